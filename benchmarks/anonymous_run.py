@@ -320,7 +320,7 @@ def run(arm: Arm | None) -> tuple[list[Seen], Any]:
                 passes=issuer,
             )
         )
-        line = stack.enter_context(process(_clients, grounds, server.port, provider.chain.entries, clock, arm))
+        line = stack.enter_context(process(_clients, grounds, server.port, provider.members.chain.entries, clock, arm))
         said = line.recv()
         tenants = {tenant: number for number, (_, tenant) in enumerate(grounds.tenants())}
         return sorted(recorder.seen, key=lambda each: each.at_s), (said, tenants)

@@ -176,7 +176,7 @@ def invitation(home: Path, provider: Provider, settings: ProviderSettings) -> by
     host = settings.listen.advertised_host
     invited = Invitation(
         provider.directory.provider,
-        provider.chain.entries,
+        provider.members.chain.entries,
         f"{host}:{settings.listen.tenants_port}",
         f"{host}:{settings.listen.online_port}",
     )

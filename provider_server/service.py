@@ -147,7 +147,7 @@ def _passes(home: Path, provider: Provider, metrics: Metrics | None) -> Passes:
 def keep_pass_keys(home: Path, provider: Provider, settings: ProviderSettings) -> None:
     """Lists the keys of passes of the weeks to come, where passes are issued and those that are listed run out."""
     if batches := settings.passes.batches_per_week:
-        provider.refresh()
+        provider.members.refresh()
         list_keys(provider, pass_seed(read_key(home / "context.key")), batches, time.time())
 
 

@@ -155,7 +155,8 @@ class Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def tenants(self) -> dict[str, TenantId]:
         """The tenants by account; BadSettings if one is no id."""
         try:
-            return {account: TenantId(bytes.fromhex(tenant)) for account, tenant in self.slurm_accounts.items()}
+            # Slurm keeps accounts in lower case, however they were typed.
+            return {account.lower(): TenantId(bytes.fromhex(tenant)) for account, tenant in self.slurm_accounts.items()}
         except ValueError as error:
             raise BadSettings(f"[leases] slurm_accounts: {error}", hint="give the ids that `enrol` printed") from error
 

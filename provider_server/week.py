@@ -80,7 +80,7 @@ def federated_week(
     """
     announce(Stage.DIRECTORY)
     tell_directory(provider, trustees)
-    for _receipt in tenants.ask(Query.DIRECTORY, provider.directory_update()):
+    for _receipt in tenants.ask(Query.DIRECTORY, provider.members.update()):
         pass
 
     unfinished = provider.unfinished()
@@ -182,7 +182,7 @@ def tell_directory(provider: Provider, trustees: Sequence[MaskHolder]) -> None:
     """Sends the directory to every trustee; one that fails is logged, and gets it again in the next round."""
     for trustee in trustees:
         try:
-            trustee.follow(provider.directory_update())
+            trustee.follow(provider.members.update())
         except PharoahError as error:
             cause = type(error).__name__, error.what
             logger.warning("trustee %d has not taken the directory: %s: %s", trustee.index, *cause)
@@ -228,7 +228,7 @@ def _endorsed(provider: Provider, round_: Round, holders: Mapping[int, MaskHolde
     """Asks the mask trustees that have not endorsed the set, and returns their refusals of single contributions."""
     refusals = []
     for index in sorted(round_.missing(Answer.ENDORSEMENT)):
-        holders[index].follow(provider.directory_update())
+        holders[index].follow(provider.members.update())
         try:
             round_.endorse(index, _word_of(provider, round_, holders[index]))
         except MemberRefused as refusal:
@@ -257,7 +257,7 @@ def _unmasked(provider: Provider, round_: Round, holder: MaskHolder) -> bytes:
     except AlreadyAnswered:
         if not provider.history(round_, holder.index):
             raise
-        holder.follow(provider.directory_update())
+        holder.follow(provider.members.update())
         _word_of(provider, round_, holder)
         return holder.unmask(round_.call())
 
@@ -273,7 +273,7 @@ def _complete_quorum(provider: Provider, round_: Round, holders: Mapping[int, Ma
             return
         if index in holders:
             try:
-                holders[index].follow(provider.directory_update())
+                holders[index].follow(provider.members.update())
                 round_.endorse(index, holders[index].endorse(round_.request))
             except PharoahError as error:
                 failures.append(error)

@@ -20,7 +20,6 @@ Not promised: a trustee cannot detect that a tenant guesses descriptors within i
 which opaque tokens, since it counts the owners of rows.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -41,7 +40,6 @@ from crypto.errors import (
     PeerFault,
     PharoahError,
     PlanRefused,
-    QuotaExceeded,
     Refusal,
     TooFewOwners,
 )
@@ -53,7 +51,7 @@ from crypto.threshold import KeyShare
 from federation.protocol.directory import Directory, open_of_seat
 from federation.protocol.life_table import embed
 from federation.protocol.noise import open_groups
-from federation.protocol.plan import HOURS_PER_WEEK, TOKEN_DIMENSIONS, Plan, check_continues
+from federation.protocol.plan import TOKEN_DIMENSIONS, Plan, check_continues
 from federation.protocol.round_messages import (
     ContributionHeader,
     DirectoryUpdate,
@@ -69,22 +67,15 @@ from federation.protocol.round_messages import (
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.pinned_directory import pin
 from federation.runtime.sqlite import Connection, reporting, transaction
-from trustee import anchors, kept_sums, places
+from trustee import anchors, kept_sums, meter, places
 from trustee.new_epochs import check_new_epoch
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS directory (number INTEGER PRIMARY KEY, entry BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS joined (tenant BLOB PRIMARY KEY, seen_h REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS evaluations (
-    tenant BLOB NOT NULL, epoch INTEGER NOT NULL, elements INTEGER NOT NULL, PRIMARY KEY (tenant, epoch));
-CREATE TABLE IF NOT EXISTS evaluated (request BLOB PRIMARY KEY, epoch INTEGER NOT NULL, answer BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS endorsed (round_id BLOB PRIMARY KEY, series BLOB, request BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS opened (round_id BLOB PRIMARY KEY REFERENCES endorsed, number INTEGER NOT NULL UNIQUE);
 CREATE TABLE IF NOT EXISTS conflicts (round_id BLOB NOT NULL, proof BLOB NOT NULL, PRIMARY KEY (round_id, proof));
 """
-
-
-EPOCHS_KEPT = 1  # answers to requests of older epochs are asked for by nobody
 
 
 class ShareOutdated(Refusal):
@@ -93,21 +84,11 @@ class ShareOutdated(Refusal):
     default_hint = "use the new share: `pharoah-trustee take-over`, then restart `serve`"
 
 
-class EpochNotCurrent(Refusal):
-    """A tenant asked for tokens of an epoch that is neither this one nor a neighbour of it."""
-
-    default_hint = "set the clocks of tenant and trustee; only tokens of the current epoch are of use"
-
-
 @dataclass(frozen=True)
 class TrusteeLimits:
-    """The limits of a trustee. Epochs are checked only if it has a clock.
+    """The limits of a trustee. `trustee.meter` has the meaning of those of evaluations; it needs a clock.
 
-    - Founders and older members have `evaluations_per_epoch` each.
-    - Members that joined in this epoch or the previous one have `evaluations_floor` each (enough for one busy tenant),
-      and share the rest of one older member's quota. So invented members give the provider only their floor, and no
-      new member is locked out.
-    - With `deposits`, which tells what mask trustees left here, a new epoch needs new mask keys that are left here.
+    With `deposits`, which tells what mask trustees left here, a new epoch needs new mask keys that are left here.
     """
 
     evaluations_per_epoch: int = 10_000
@@ -154,13 +135,16 @@ class Trustee:
         self._random_bytes = random_bytes
         self._limits = limits
         self._connection = Connection(str(memory))
-        self._connection.executescript(_SCHEMA + kept_sums.SCHEMA + places.SCHEMA + anchors.SCHEMA)
+        self._connection.executescript(_SCHEMA + meter.SCHEMA + kept_sums.SCHEMA + places.SCHEMA + anchors.SCHEMA)
+        self._meter = meter.Meter(
+            self._connection, limits.evaluations_per_epoch, limits.evaluations_floor, limits.now_hour
+        )
         self._anchors = anchors.Anchors(self._connection, signing_key, share.index)
         self._kept_sums = kept_sums.KeptSums(self._connection, mask_key, random_bytes)
         try:
             self.chain = pin(self._connection, founding)
             self._founders = {member.tenant for member in self.chain.founding.members}
-            self._note_newcomers()
+            self._meter.note_members(self.chain.directory.by_id.keys() - self._founders)
             self._renew_share()
             self._forget_spent()
         except PharoahError:
@@ -177,7 +161,7 @@ class Trustee:
         entries = decode(DirectoryUpdate, update).entries
         if not set(entries) <= set(self.chain.entries):
             self.chain = pin(self._connection, entries)
-            self._note_newcomers()
+            self._meter.note_members(self.chain.directory.by_id.keys() - self._founders)
             self._renew_share()
         return encode(Receipt(self.chain.directory.head))
 
@@ -194,17 +178,17 @@ class Trustee:
                 f"this request is for trustee {asked.trustee}, not {self.index}", hint="send it to that trustee"
             )
         named = name_of(request)
-        answered = self._evaluated(named)
+        answered = self._meter.answered(named)
         if answered is not None:
             return answered
         elements = [Element.decode(element) for element in asked.elements]
-        self._check_epoch(asked.epoch)
+        self._meter.check_epoch(asked.epoch, self.chain.directory)
         if not self._is_current(self._share):
             raise ShareOutdated(f"the directory has another share key of trustee {self.index} than this one's")
         evaluation = voprf.blind_evaluate(self._share.secret, elements, self._random_bytes)
         answers = tuple(EncodedElement(element.encoded) for element in evaluation.elements)
         answer = encode(EvaluationResponse(self.index, answers, EncodedProof(evaluation.proof.encode())))
-        return self._meter(asked, named, answer)
+        return self._meter.charge(asked, named, answer, self.chain.directory)
 
     @reporting()
     def endorse(self, request: bytes) -> bytes:
@@ -254,8 +238,7 @@ class Trustee:
 
     def evaluations(self) -> dict[tuple[TenantId, int], int]:
         """The log: how many elements each tenant had evaluated in each epoch."""
-        rows = self._connection.execute("SELECT tenant, epoch, elements FROM evaluations")
-        return {(TenantId(tenant), epoch): elements for tenant, epoch, elements in rows}
+        return self._meter.evaluations()
 
     def rounds(self) -> list[tuple[RoundId, Digest, bool]]:
         """The log: each round that was endorsed, the digest of its one request, and whether it was unmasked."""
@@ -279,68 +262,6 @@ class Trustee:
 
     def _is_current(self, share: KeyShare) -> bool:
         return mul_base(share.secret).encoded == self.chain.directory.trustee(self.index).share_key
-
-    # ---- evaluations -------------------------------------------------------------------------------------------------
-
-    def _check_epoch(self, epoch: int) -> None:
-        if self._limits.now_hour is None:
-            return
-        current = self.chain.directory.epoch(self._limits.now_hour())
-        if abs(epoch - current) > 1:
-            raise EpochNotCurrent(f"requested epoch {epoch}, current epoch {current}")
-
-    def _meter(self, asked: EvaluationRequest, named: Digest, answer: bytes) -> bytes:
-        """Charges the tenant and keeps the answer, both or neither; the kept one if another thread was first."""
-        with transaction(self._connection):
-            if (first := self._evaluated(named)) is not None:
-                return first
-            self._refuse_overuse(asked)
-            self._connection.execute(
-                "INSERT INTO evaluations VALUES (?, ?, ?)"
-                " ON CONFLICT (tenant, epoch) DO UPDATE SET elements = elements + excluded.elements",
-                (bytes(asked.tenant), asked.epoch, len(asked.elements)),
-            )
-            self._forget_older_epochs()
-            self._connection.execute("INSERT INTO evaluated VALUES (?, ?, ?)", (bytes(named), asked.epoch, answer))
-        return answer
-
-    def _forget_older_epochs(self) -> None:
-        """By this trustee's own clock: which epoch is asked for, whoever asks can choose."""
-        if self._limits.now_hour is not None:
-            current = self.chain.directory.epoch(self._limits.now_hour())
-            self._connection.execute("DELETE FROM evaluated WHERE epoch < ?", (current - EPOCHS_KEPT,))
-
-    def _refuse_overuse(self, asked: EvaluationRequest) -> None:
-        used = {tenant: elements for (tenant, epoch), elements in self.evaluations().items() if epoch == asked.epoch}
-        granted, wanted = self._limits.evaluations_per_epoch, used.get(asked.tenant, 0) + len(asked.elements)
-        recent = self._newcomers()
-        if asked.tenant in recent:
-            floor = min(granted, self._limits.evaluations_floor)
-            beyond = sum(max(0, used.get(tenant, 0) - floor) for tenant in recent - {asked.tenant})
-            granted = max(floor, granted - beyond)
-        if wanted > granted:
-            raise QuotaExceeded(
-                f"tenant {asked.tenant.hex()[:12]}… asked for {wanted} evaluations in epoch {asked.epoch},"
-                f" {granted} are granted"
-            )
-
-    def _evaluated(self, request: Digest) -> bytes | None:
-        row = self._connection.execute("SELECT answer FROM evaluated WHERE request = ?", (bytes(request),)).fetchone()
-        return None if row is None else bytes(row[0])
-
-    def _note_newcomers(self) -> None:
-        """Remembers when each member was first seen here: the directory has no dates of its own."""
-        seen_h = self._limits.now_hour() if self._limits.now_hour else math.inf
-        rows = [(bytes(tenant), seen_h) for tenant in self.chain.directory.by_id.keys() - self._founders]
-        with transaction(self._connection):
-            self._connection.executemany("INSERT OR IGNORE INTO joined VALUES (?, ?)", rows)
-
-    def _newcomers(self) -> set[TenantId]:
-        """Members that joined in this epoch or the one before, as far as this trustee saw; founders never are."""
-        now_h = self._limits.now_hour() if self._limits.now_hour else 0.0
-        since = now_h - 2 * HOURS_PER_WEEK * self.chain.directory.weeks_per_epoch
-        rows = self._connection.execute("SELECT tenant FROM joined WHERE seen_h >= ?", (since,))
-        return {TenantId(tenant) for (tenant,) in rows}
 
     # ---- endorsing ---------------------------------------------------------------------------------------------------
 

@@ -1,19 +1,21 @@
 """Explanations over both sides: top-1, top-3 and whose side, on cases with labels.
 
-    python -m benchmarks.diagnosis.explanations [--half seen|unseen|both] [--json]
+    python -m benchmarks.diagnosis.explanations [--of cases|published|folders] [--half seen|unseen|both] [--json]
 
-A case is a line of `explanations/cases.jsonl`; README.md there says what it has. The tenant's lines are diagnosed as
-logs are, so that part is the tool's own work; findings, hints, own runs, tests and the bundle's verdict come in as the
-case has them. The halves are split by a hash of the case's name: weights were set on the seen one.
+A case is a line of `explanations/cases.jsonl` or `published.jsonl`; README.md there says what it has. The tenant's
+lines are diagnosed as logs are, so that part is the tool's own work; findings, hints, own runs, tests and the bundle's
+verdict come in as the case has them. The halves are split by a hash of the case's name: weights were set on the seen
+one.
 
-`--half folders` scores the cases of `two_sided/` instead, which others wrote: the tenant's half is diagnosed, and of
-what a diagnosis of the provider's half says about hosts of the job a hint is made, 10 times the usual hazard, half an
-hour before the end.
+`--of folders` scores the cases of `two_sided/` instead, which others wrote: the tenant's half is diagnosed, and of the
+provider's half hints about the job's hosts are made (`provider_half`). Their halves are every other name of the sorted
+list, the first one seen; a half is scored without reading the other.
 """
 
 import argparse
 import hashlib
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,19 +23,20 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.diagnosis import two_sided
-from benchmarks.diagnosis.answers import Answer
+from benchmarks.diagnosis.provider_half import hints_of
 from tenant_client.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts
-from tenant_client.advice.explanation import Explanation, explain
+from tenant_client.advice.explanation import Explanation, FailureSide, explain
 from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, gather
 from tenant_client.sources import exit_status
 
-CASES = Path(__file__).resolve().parent / "explanations" / "cases.jsonl"
+CASES = Path(__file__).resolve().parent / "explanations"
+CORPORA = ("cases", "published", "folders")
 Case = Mapping[str, Any]
 
 
-def cases(half: str = "both") -> Iterator[Case]:
+def cases(half: str = "both", corpus: str = "cases") -> Iterator[Case]:
     """The cases of one half, or all."""
-    for line in CASES.read_text(encoding="utf-8").splitlines():
+    for line in (CASES / f"{corpus}.jsonl").read_text(encoding="utf-8").splitlines():
         case = json.loads(line)
         if half in ("both", half_of(case["id"])):
             yield case
@@ -91,26 +94,25 @@ _RIGHT = {
     "scheduler": ("ended", "undecided"),
     "job": ("code", "software"),
 }
-_SUSPECTED = {
-    "gpu": "memory",
-    "interconnect": "interconnect",
-    "network": "interconnect",
-    "node": "host",
-    "host_memory": "host",
-    "storage": "storage",
-}
+_NAMES_RANKS = re.compile(r"\[?\b[Rr]ank ?:? ?(\d{1,5})\b")
 
 
-def labelled_folders() -> Iterator[tuple[Case, FailureFacts]]:
-    """Every folder with what is right, and its facts."""
-    for case in two_sided.cases():
+def labelled_folders(half: str = "both") -> Iterator[tuple[Case, FailureFacts]]:
+    """The folders of one half, or all, with what is right, and their facts."""
+    for place, case in enumerate(two_sided.cases()):
+        if half not in ("both", ("seen", "unseen")[place % 2]):
+            continue
         causes = ("undecided", "ended") if case.side == "nobody" else _RIGHT[case.organ]
-        tenant, provider = (diagnose(gather([case.folder / half]).evidence) for half in ("tenant", "provider"))
-        suspected = _SUSPECTED.get(two_sided.organ_of(Answer(provider.reason)), "")
+        tenant = diagnose(gather([case.folder / "tenant"]).evidence)
         files = (case.folder / "tenant").rglob("*")
-        is_own = any(provider.host in file.read_text(errors="replace") for file in files if file.is_file())
-        hints = (HintFact(suspected, 5.0, 10.0, 0.5),) if suspected and is_own else ()
-        facts = FailureFacts(tenant.reason, tenant.sentence if tenant.root or tenant.symptom else "", hints=hints)
+        text = "\n".join(file.read_text(errors="replace") for file in files if file.is_file())
+        ranks = 1 + max(map(int, _NAMES_RANKS.findall(text)), default=-1)
+        facts = FailureFacts(
+            tenant.reason,
+            tenant.sentence if tenant.root or tenant.symptom else "",
+            hints=hints_of(case.folder / "provider", text),
+            ranks=ranks or None,
+        )
         yield {"id": case.folder.name, "right": {"causes": causes, "side": case.side}}, facts
 
 
@@ -124,7 +126,15 @@ def score(todo: Iterable[tuple[Case, FailureFacts]]) -> dict[str, Any]:
     sides = [said_.side.value == case["right"]["side"] for case, said_ in said]
     missed = [_missed(case, said_) for (case, said_), *fine in zip(said, firsts, sides, strict=True) if not all(fine)]
     figures = {"top1": firsts, "top3": threes, "side": sides}
-    return {"n": len(said), **{name: sum(right) / len(said) for name, right in figures.items()}, "missed": missed}
+    shares = {name: sum(right) / len(said) for name, right in figures.items()}
+    wrong = [_is_claimed(said_.side) for (_, said_), fine in zip(said, sides, strict=True) if not fine]
+    counts = {"wrong_side_claimed": sum(wrong), "side_left_open": len(wrong) - sum(wrong)}
+    return {"n": len(said), **shares, **counts, "missed": missed}
+
+
+def _is_claimed(side: FailureSide) -> bool:
+    """Whether somebody's part is named; nobody's part is what `undecided` and `ended` say."""
+    return side is not FailureSide.NOBODY
 
 
 def _missed(case: Case, said: Explanation) -> dict[str, Any]:
@@ -132,15 +142,22 @@ def _missed(case: Case, said: Explanation) -> dict[str, Any]:
     return {"case": case["id"], "right": case["right"], "said": ranked}
 
 
+def labelled(corpus: str, half: str) -> Iterator[tuple[Case, FailureFacts]]:
+    """The cases of a corpus, or of one half of it, with their facts."""
+    if corpus == "folders":
+        return labelled_folders(half)
+    return ((case, facts_of(case)) for case in cases(half, corpus))
+
+
 def main() -> None:
     """Scores one half, or both apart."""
     parser = argparse.ArgumentParser("python -m benchmarks.diagnosis.explanations")
-    parser.add_argument("--half", choices=("seen", "unseen", "both", "folders"), default="both")
+    parser.add_argument("--of", choices=CORPORA, default="cases")
+    parser.add_argument("--half", choices=("seen", "unseen", "both"), default="both")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     asked = parser.parse_args()
     halves = ("seen", "unseen") if asked.half == "both" else (asked.half,)
-    labelled = {half: ((case, facts_of(case)) for case in cases(half)) for half in halves if half != "folders"}
-    figures = {half: score(labelled.get(half) or labelled_folders()) for half in halves}
+    figures = {half: score(labelled(asked.of, half)) for half in halves}
     sys.stdout.write(json.dumps(figures, indent=None if asked.json else 1) + "\n")
 
 

@@ -2,13 +2,17 @@
 
 >>> list(hostlist("gpu[01-03,7],login"))
 ['gpu01', 'gpu02', 'gpu03', 'gpu7', 'login']
+>>> list(hostlist("rack[1-2]n[01-02]"))
+['rack1n01', 'rack1n02', 'rack2n01', 'rack2n02']
 """
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 _MOST_NODES = 1 << 16
-_PART = re.compile(r"(?P<prefix>[^,\[\]]*)(?:\[(?P<ranges>[^\[\]]*)\])?(?P<suffix>[^,\[\]]*)")
+_MOST_DIMENSIONS = 5
+_PART = re.compile(r"(?P<prefix>[^,\[\]]*)(?:\[(?P<ranges>[^\[\]]*)\](?P<rest>.*))?")
 
 
 def hostlist(text: str) -> Iterator[str]:
@@ -24,15 +28,16 @@ def hostlist(text: str) -> Iterator[str]:
 
 def _expand(part: str) -> Iterator[str]:
     found = _PART.fullmatch(part)
-    if not found or found["ranges"] is None:
+    if not found or found["ranges"] is None or part.count("[") > _MOST_DIMENSIONS:
         yield part
         return
+    rest = list(islice(_expand(found["rest"]), _MOST_NODES))  # of a name with several dimensions
     for piece in found["ranges"].split(","):
         first, _, last = piece.strip().partition("-")
         if not is_number(first) or not is_number(last or first):
             continue
         for number in range(int(first), int(last or first) + 1):
-            yield f"{found['prefix']}{number:0{len(first)}}{found['suffix']}"
+            yield from (f"{found['prefix']}{number:0{len(first)}}{end}" for end in rest)
 
 
 def is_number(text: str) -> bool:

@@ -14,6 +14,7 @@
 
 [ "${PHAROAH_GATE:-warn}" = off ] && exit 0
 [ "${SLURM_PROCID:-0}" = 0 ] || exit 0 # one task speaks for all
+[ -n "$PHAROAH_TENANT" ] || command -v pharoah-tenant >/dev/null || exit 0 # jobs of those who have not set it up
 
 said=$(timeout "${PHAROAH_GATE_S:-30}" "${PHAROAH_TENANT:-pharoah-tenant}" gate 2>&1 </dev/null)
 code=$?

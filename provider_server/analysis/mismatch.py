@@ -184,6 +184,9 @@ class _Witness(Protocol):
     def at(self, log_rate: Floats) -> Floats:
         """log p(data | log rate + log θ) on the grid of log θ, shape (P, grid); `log_rate` (P,)."""
 
+    def read(self, log_rate: Floats) -> Floats:
+        """log p(data | log rate) of as many rates for each pair as `log_rate` (P, n) has, up to a term per pair."""
+
     def uncapped(self) -> tuple[Floats, Floats]:
         """Counts and the variance of their noise, both (P,), to start from."""
 

@@ -76,10 +76,14 @@ class NoisyCounts:
 
     def at(self, log_rate: Floats) -> Floats:
         """log p(y | log rate + log θ) on the grid of log θ, shape (P, grid); `log_rate` (P,)."""
-        wanted = log_rate[:, None] + LOG_RATIO
-        log_mean = wanted + np.log(self.exposure)[:, None]
+        return self.read(log_rate[:, None] + LOG_RATIO)
+
+    def read(self, log_rate: Floats) -> Floats:
+        """log p(y | log rate), up to a term per pair, of as many rates for each pair as `log_rate` (P, n) has."""
+        log_mean = log_rate + np.log(self.exposure)[:, None]
         if self.log_share is not None:
-            log_mean = log_mean + read_rows(self.log_share, (wanted - LOG_FACTOR[0]) / (LOG_FACTOR[1] - LOG_FACTOR[0]))
+            place = (log_rate - LOG_FACTOR[0]) / (LOG_FACTOR[1] - LOG_FACTOR[0])
+            log_mean = log_mean + read_rows(self.log_share, place)
         return read_rows(self.values, (log_mean - self.log_means[0]) / GRID_STEP)
 
     def uncapped(self) -> tuple[Floats, Floats]:

@@ -87,8 +87,11 @@ class OwnFailures:
 
     def at(self, log_rate: Floats) -> Floats:
         """log p(V | log rate + log θ) on the grid of log θ, shape (P, grid); `log_rate` (P,)."""
-        wanted = log_rate[:, None] + LOG_RATIO - self.log_crude
-        return read_rows(self.values, (wanted - LOG_RATE[0]) / (LOG_RATE[1] - LOG_RATE[0]))
+        return self.read(log_rate[:, None] + LOG_RATIO)
+
+    def read(self, log_rate: Floats) -> Floats:
+        """log p(V | log rate), up to a term per pair, of as many rates for each pair as `log_rate` (P, n) has."""
+        return read_rows(self.values, (log_rate - self.log_crude - LOG_RATE[0]) / (LOG_RATE[1] - LOG_RATE[0]))
 
     def uncapped(self) -> tuple[Floats, Floats]:
         """Counts, and what their variance has beyond Poisson's, both (P,), to start from."""

@@ -211,22 +211,26 @@ def _information(at: Floats, paths: _Paths) -> Floats:
 # ---- nodes now -------------------------------------------------------------------------------------------------------
 
 
+def histories(model: Probation, found: Spells, at_h: float) -> pl.DataFrame:
+    """Of every node the faded `failures` K and `expected` H of the time before: node, failures, expected."""
+    stop = pl.min_horizontal("stop_h", pl.lit(at_h))
+    over = pl.col("failed") & (pl.col("stop_h") < at_h)
+    so_far = found.spells.filter(pl.col("start_h") < at_h).with_columns(stop_h=stop, failed=over)
+    paths = _paths(pieces(Spells(so_far, found.failures, 0.0, found.start_h, at_h), model.edges_h))
+    log_rate = np.log(model.rate_per_node_hour) + np.log([1.0, *model.ratios])[paths.band]
+    _, failures, expected = _walk(paths, log_rate, 1.0 / model.frailty_variance, model.memory_h)
+    return pl.DataFrame({"node": paths.nodes, "failures": failures, "expected": expected})
+
+
 def standing(model: Probation, found: Spells, at_h: float) -> pl.DataFrame:
     """Every node that is up at a time: node, since_h (null: never down), failures, expected, ratio, frailty, rate.
 
     `failures` and `expected` are K and H of the time just before, faded; `frailty` is what the node is like by these
     two, `rate` its failures per node-hour now.
     """
-    stop = pl.min_horizontal("stop_h", pl.lit(at_h))
-    over = pl.col("failed") & (pl.col("stop_h") < at_h)
-    so_far = found.spells.filter(pl.col("start_h") < at_h)
+    so_far, shape = found.spells.filter(pl.col("start_h") < at_h), 1.0 / model.frailty_variance
     up = so_far.filter(pl.col("stop_h") >= at_h).select("node", since_h=at_h - pl.col("back_h"))
-    before = Spells(so_far.with_columns(stop_h=stop, failed=over), found.failures, 0.0, found.start_h, at_h)
-    paths = _paths(pieces(before, model.edges_h))
-    log_rate = np.log(model.rate_per_node_hour) + np.log([1.0, *model.ratios])[paths.band]
-    shape = 1.0 / model.frailty_variance
-    _, failures, expected = _walk(paths, log_rate, shape, model.memory_h)
-    history = pl.DataFrame({"node": paths.nodes, "failures": failures, "expected": expected})
+    history = histories(model, found, at_h)
     ratios = pl.Series("ratio", [model.ratio(each) for each in up["since_h"].to_list()], pl.Float64)
     frailty = (shape + pl.col("failures")) / (shape + pl.col("expected"))
     rated = up.with_columns(ratios).join(history, on="node", maintain_order="left").with_columns(frailty=frailty)

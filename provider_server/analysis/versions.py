@@ -18,6 +18,9 @@ Markov's inequality proves is weaker: at most doubt / (1 - doubt), for two versi
 context only is not split from the others: that is a mismatch, which `analysis.mismatch` reports, and such a pair loses
 its say here. With a single context the two cannot be told apart, and a table without contexts has no θ.
 
+Where the provider sees failures itself, tenants' counts are those of the others, and its own are a second witness of
+r θ, at a visibility that may differ by version (`analysis.version_sight`).
+
 The likelihood of a noisy count is the quasi-likelihood of variance m + σ² (McCullagh & Nelder 1989, §9.2), which is
 Poisson's where there is no noise. Not promised: causes. A version may run where something else is different.
 
@@ -33,8 +36,11 @@ Poisson's where there is no noise. Not promised: causes. A version may run where
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import gammaln, logsumexp, softmax
 from scipy.stats import norm
@@ -42,7 +48,9 @@ from scipy.stats import norm
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.intervals import NORMAL_95
 from provider_server.analysis.noisy_counts import LOG_FACTOR
+from provider_server.analysis.version_sight import LEVELS, SPREADS, VISIBILITIES, OwnPairs, by_law
 
+Places = NDArray[np.intp]
 Block = frozenset[int]  # of the places of versions
 Blocks = tuple[Block, ...]
 
@@ -50,7 +58,7 @@ DOUBT = 0.3  # below this probability of being alike, two versions are told apar
 ALL_ALIKE = 0.5  # the prior probability that all versions of an archetype are
 GROUP_SD = (0.15, 0.3, 0.6)  # of log rates between groups, equally probable
 LEVEL = np.linspace(-1.0, 1.0, 21)  # the archetype's log rate around the crude one, equally probable
-STEP, REACH = 0.01, 3.0  # the grid of log rates around the crude one
+STEP, REACH = 0.02, 3.0  # the grid of log rates around the crude one
 ODD_FROM, ODD_TO = np.log(2.0), np.log(32.0)
 WIDTH = int(np.ceil(ODD_TO / STEP))  # of log θ on the same grid
 EXACT, BEAM = 8, 500  # up to so many versions every partition is weighed, beyond so many are kept
@@ -112,6 +120,7 @@ def partitions(
     *,
     counted: Floats | None = None,
     pairs: PairPrior = PAIR_PRIOR,
+    own: OwnPairs | None = None,
     doubt: float = DOUBT,
 ) -> dict[str, Partition]:
     """How the versions of each archetype fall into groups.
@@ -119,20 +128,24 @@ def partitions(
     `table` is over (workload, context), or workload alone, with expected failures as exposure; `archetype_of` names the
     archetype of each row that is a version (others are left out, and so are versions without exposure). `counted`
     (workloads, contexts, factors) is how many failures are expected to count where the rate is exp(`LOG_FACTOR`), as in
-    `find_mismatches`; without it all do.
+    `find_mismatches`; without it all do. `own` are the provider's own failures, which are not in the table's counts.
     """
-    cells = _Cells.of(table, counted, pairs)
+    cells = _Cells.of(table, counted, pairs, own)
     seen = [level for level, hours in zip(cells.versions, cells.expected.sum(axis=1), strict=True) if hours > 0]
     archetypes = dict.fromkeys(archetype_of[version] for version in seen if version in archetype_of)
-    return {
-        archetype: _partition(cells.only([own for own in seen if archetype_of.get(own) == archetype]), doubt)
-        for archetype in archetypes
-    }
+    named = {one: [version for version in seen if archetype_of.get(version) == one] for one in archetypes}
+    weighed = [_weighed(cells.only(versions)) for versions in named.values()]
+    if own is not None:
+        weighed = _given_visibilities(weighed)
+    return {archetype: _partition(*one, doubt) for archetype, one in zip(named, weighed, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
 class _Cells:
-    """Counts, variances of their noise and expected failures, all (V, contexts), and what is expected to count."""
+    """Counts, variances of their noise and expected failures, all (V, contexts), and what is expected to count.
+
+    With `own` failures, these are of what tenants alone can count.
+    """
 
     versions: tuple[str, ...]
     counts: Floats
@@ -140,9 +153,10 @@ class _Cells:
     expected: Floats
     log_counted: Floats
     pairs: PairPrior
+    own: OwnPairs | None
 
     @classmethod
-    def of(cls, table: LifeTable, counted: Floats | None, pairs: PairPrior) -> "_Cells":
+    def of(cls, table: LifeTable, counted: Floats | None, pairs: PairPrior, own: OwnPairs | None) -> "_Cells":
         shape = (len(table.levels("workload")), -1)
         events, noise_variance, expected = (
             values.reshape(shape) for values in (table.events, table.noise_variance, table.exposure_node_hours)
@@ -151,13 +165,20 @@ class _Cells:
             counted = expected[..., None] * np.exp(LOG_FACTOR)
         log_counted = np.log(np.maximum(counted.reshape((*expected.shape, -1)), np.finfo(float).tiny))
         pairs = pairs if "context" in table.names else PairPrior(share_odd=0.0, spread=0.0)
-        return cls(table.levels("workload"), events, noise_variance, expected, log_counted, pairs)
+        return cls(table.levels("workload"), events, noise_variance, expected, log_counted, pairs, own)
 
     def only(self, versions: Sequence[str]) -> "_Cells":
         """Some of the versions."""
-        at = [self.versions.index(version) for version in versions]
+        at = np.array([self.versions.index(version) for version in versions], np.intp)
         names = ("counts", "noise_variance", "expected", "log_counted")
-        return replace(self, versions=tuple(versions), **{name: getattr(self, name)[at] for name in names})
+        own = self.own and self.own.only(at)
+        return replace(self, versions=tuple(versions), own=own, **{name: getattr(self, name)[at] for name in names})
+
+    @property
+    def failures(self) -> Floats:
+        """How many counted, own ones among them (V,)."""
+        seen = 0.0 if self.own is None else self.own.failures
+        return np.asarray((self.counts + seen).sum(axis=1), np.float64)
 
     def crude(self) -> float:
         """The archetype's log rate per expected failure, kept off zero where noise has left no failures."""
@@ -165,44 +186,78 @@ class _Cells:
         return float(np.log(count / self.expected.sum()))
 
     def log_likelihood(self, grid: Floats) -> Floats:
-        """log p(counts | log rate) of each version (V, grid), θ integrated out."""
-        kernel = self.pairs.kernel()
+        """log p(counts | log rate) of each version, θ integrated out: (V, grid, laws of visibility, 1 without any)."""
+        visibilities = np.zeros(1) if self.own is None else VISIBILITIES
         wide = STEP * np.arange(-WIDTH, len(grid) + WIDTH) + grid[0]
-        rows = np.zeros((len(self.versions), len(grid)))
-        for version, context in np.argwhere(self.expected > 0):
-            mixed = np.convolve(np.exp(self._cell(version, context, wide)), kernel, "valid")
-            rows[version] += np.log(np.maximum(mixed, np.finfo(float).tiny))
-        return rows
+        spread = sliding_window_view(np.pad(self.pairs.kernel()[::-1], len(grid) - 1), len(wide))[::-1]
+        rows = np.zeros((len(self.versions), len(visibilities), len(grid)))
+        for version in range(len(self.versions)):
+            said = self._said(version, np.flatnonzero(self.expected[version] > 0), wide, visibilities)
+            mixed = np.exp(said) @ spread.T
+            rows[version] = np.log(np.maximum(mixed, np.finfo(float).tiny)).sum(axis=0)
+        return np.swapaxes(rows, 1, 2) if self.own is None else by_law(np.swapaxes(rows, 1, 2))
 
-    def _cell(self, version: int, context: int, log_rate: Floats) -> Floats:
-        """The quasi log likelihood of one cell, at most zero."""
-        mean = np.exp(_line(log_rate, self.log_counted[version, context]))
-        noise = self.noise_variance[version, context]
-        values = (self.counts[version, context] + noise) * np.log(mean + noise) - mean
-        return np.asarray(values - values.max(), np.float64)
+    def _said(self, version: int, contexts: Places, log_rate: Floats, visibilities: Floats) -> Floats:
+        """The log likelihood of cells, at most zero: (C, visibilities, rates); what was told is a quasi likelihood."""
+        shift = np.zeros((len(contexts), len(visibilities)))
+        if self.own is not None:
+            shift = self.own.log_left(version, contexts, visibilities, self.expected[version, contexts])
+        counts, noise = (column[version, contexts, None, None] for column in (self.counts, self.noise_variance))
+        mean = np.exp(_line(log_rate + shift[:, :, None], self.log_counted[version, contexts]))
+        values = (counts + noise) * np.log(mean + noise) - mean
+        values -= values.max(axis=(1, 2), keepdims=True)
+        if self.own is not None:
+            seen = [self.own.log_likelihood(version, contexts, log_rate + visible) for visible in visibilities]
+            values += np.stack(seen, axis=1)
+        return np.asarray(values, np.float64)
 
 
 def _line(log_rate: Floats, log_counted: Floats) -> Floats:
-    """Values given at `LOG_FACTOR`, linear in between and beyond."""
+    """Values (C, …) at log rates (C, …), given at `LOG_FACTOR` (C, factors), linear in between and beyond."""
     slopes = np.diff(log_counted) / np.diff(LOG_FACTOR)
-    below = np.clip(np.searchsorted(LOG_FACTOR, log_rate) - 1, 0, len(slopes) - 1)
-    return np.asarray(log_counted[below] + slopes[below] * (log_rate - LOG_FACTOR[below]), np.float64)
+    below = np.clip(np.searchsorted(LOG_FACTOR, log_rate) - 1, 0, slopes.shape[1] - 1)
+    cell = np.arange(len(log_counted)).reshape(-1, *(1,) * (log_rate.ndim - 1))
+    return np.asarray(log_counted[cell, below] + slopes[cell, below] * (log_rate - LOG_FACTOR[below]), np.float64)
 
 
-def _partition(cells: _Cells, doubt: float) -> Partition:
+class _Search(NamedTuple):
+    """An archetype's versions, what is known of blocks of them, and all its partitions."""
+
+    cells: _Cells
+    marginals: "_Marginals"
+    weighed: "_Weighed"
+
+
+def _weighed(cells: _Cells) -> _Search:
     crude = cells.crude()
     grid = crude + np.arange(-REACH, REACH, STEP)
     marginals = _Marginals.of(cells.log_likelihood(grid), grid, crude)
-    weighed = _weigh(marginals, len(cells.versions))
+    return _Search(cells, marginals, _weigh(marginals, len(cells.versions)))
+
+
+def _given_visibilities(found: Sequence[_Search]) -> list[_Search]:
+    """Each with how much visibility differs between versions weighed by what all the others say of it."""
+    shape = len(LEVELS), len(SPREADS), -1
+    says = np.array([logsumexp(one.weighed.by_setting().reshape(shape), axis=(0, 2)) for one in found])
+    others = says.sum(axis=0) - says
+    return [
+        one._replace(weighed=one.weighed.given(np.broadcast_to(said[None, :, None], prior.shape).ravel()))
+        for one, said in zip(found, others, strict=True)
+        for prior in (one.weighed.by_setting().reshape(shape),)
+    ]
+
+
+def _partition(cells: _Cells, marginals: "_Marginals", weighed: "_Weighed", doubt: float) -> Partition:
     alike = weighed.alike()
     return Partition(cells.versions, alike, _groups(cells, marginals, *weighed.least_loss(alike, doubt)))
 
 
 @dataclass(frozen=True, eq=False)
 class _Marginals:
-    """Log marginal likelihoods of blocks, for each of the S settings of level and spread; kept once worked out.
+    """Log marginal likelihoods of blocks, for each of the S settings; kept once worked out.
 
-    `likelihood` has shape (V, grid), `prior` (grid, S) is the density of a group's log rate.
+    A setting is a law of visibility, and level and spread of rates. `likelihood` has shape (V, grid, laws), `prior`
+    (grid, levels and spreads) is the density of a group's log rate.
     """
 
     likelihood: Floats
@@ -216,20 +271,27 @@ class _Marginals:
         prior = norm.pdf(grid[:, None], level, sd)
         return cls(likelihood, grid, prior / prior.sum(axis=0))
 
+    @property
+    def settings(self) -> int:
+        """S."""
+        return int(self.likelihood.shape[2] * self.prior.shape[1])
+
     def learn(self, blocks: Sequence[Block]) -> None:
         """Works out those that are not known yet."""
         fresh = [block for block in dict.fromkeys(blocks) if block not in self.known]
         if fresh:
-            rows = np.stack([self.likelihood[list(block)].sum(axis=0) for block in fresh])
-            top = rows.max(axis=1, keepdims=True)
+            rows = np.stack([self.likelihood[list(block)].sum(axis=0).T for block in fresh])
+            top = rows.max(axis=2, keepdims=True)
             values = np.log(np.maximum(np.exp(rows - top) @ self.prior, np.finfo(float).tiny)) + top
-            self.known.update(zip(fresh, values, strict=True))
+            self.known.update(zip(fresh, values.reshape(len(fresh), -1), strict=True))
 
     def log_rate(self, block: Block, settings: Floats) -> tuple[float, float]:
         """Mean and variance of a block's log rate, given the probabilities (S,) of the settings."""
-        row = self.likelihood[list(block)].sum(axis=0)
-        mass = (self.prior * np.exp(row - row.max())[:, None]) / np.exp(self.known[block] - row.max())
-        mass = mass @ settings
+        row = self.likelihood[list(block)].sum(axis=0).T
+        top = row.max(axis=1, keepdims=True)
+        known = self.known[block].reshape(len(row), -1)
+        weight = settings.reshape(known.shape) / np.exp(known - top)
+        mass = ((np.exp(row - top).T @ weight) * self.prior).sum(axis=1)
         mean = float(mass @ self.grid / mass.sum())
         return mean, float(mass @ (self.grid - mean) ** 2 / mass.sum())
 
@@ -250,6 +312,14 @@ class _Weighed:
         ]
         return np.asarray(np.equal(*(np.expand_dims(label, axis) for axis in (1, 2))), np.float64)
 
+    def by_setting(self) -> Floats:
+        """The log weight of all partitions together, by setting (S,)."""
+        return np.asarray(logsumexp(self.log_weight, axis=0), np.float64)
+
+    def given(self, log_prior: Floats) -> "_Weighed":
+        """With another prior of the settings (S,)."""
+        return replace(self, log_weight=self.log_weight + log_prior)
+
     def alike(self) -> Floats:
         """How probably each two versions share a block (V, V)."""
         probability = softmax(logsumexp(self.log_weight, axis=1))
@@ -268,7 +338,7 @@ def _weigh(marginals: _Marginals, versions: int) -> _Weighed:
     """All partitions, or the likeliest, built up version by version: each joins a block or begins one."""
     log_concentration, most = np.log(_concentration(versions)), BEAM if versions > EXACT else None
     partial: list[Blocks] = [()]
-    weight = np.zeros((1, marginals.prior.shape[1]))
+    weight = np.zeros((1, marginals.settings))
     for version in range(versions):
         new = frozenset({version})
         moves = [(row, block) for row, blocks in enumerate(partial) for block in (*blocks, frozenset[int]())]
@@ -305,7 +375,7 @@ def _groups(cells: _Cells, marginals: _Marginals, blocks: Blocks, settings: Floa
     groups = [
         Group(
             tuple(cells.versions[version] for version in sorted(block)),
-            *(float(value) for value in (middle, middle / reach, middle * reach, cells.counts[list(block)].sum())),
+            *(float(value) for value in (middle, middle / reach, middle * reach, cells.failures[list(block)].sum())),
         )
         for block, middle, reach in zip(blocks, ratio, factor, strict=True)
     ]

@@ -4,8 +4,9 @@ Read are the schemas of Slurm's OpenAPI plugin dbv0.0.38 (Slurm 22.05), where an
 data parser v0.0.40 (23.11) and later, where it is an object with `set`, `infinite` and `number`, and a state is a list.
 
 Guarantees. A start is a run of a job until it ends or is requeued: each has a record of its own, and the nth of a job's
-records is its start after n - 1 restarts, as SLURM_RESTART_COUNT counts. Records before a resize are part of the start
-that goes on. Tasks of arrays and components of heterogeneous jobs have job ids of their own. Jobs that were never given
+records is its start after n - 1 restarts, as SLURM_RESTART_COUNT counts. What follows a record of a job that was over
+(completed, failed, cancelled) is another job: job ids began anew. Records before a resize are part of the start that
+goes on. Tasks of arrays and components of heterogeneous jobs have job ids of their own. Jobs that were never given
 nodes are left out. Names of users, commands and working directories are not read.
 
 Not promised: the right number of restarts where records are missing, as without `--duplicates`.
@@ -22,6 +23,9 @@ from federation.runtime.hostlist import hostlist
 
 REQUEUED = frozenset({"REQUEUED", "REQUEUE", "SPECIAL_EXIT", "REQUEUE_HOLD", "REQUEUE_FED"})
 _RESIZED = "RESIZING"
+# After these a job is over; after a node failure or a preemption it may go on. Slurm rewrites the state of a job that
+# is requeued after its end.
+_OVER = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY", "DEADLINE", "REVOKED"})
 _LIMIT_S = 60
 
 
@@ -46,11 +50,8 @@ class JobStart:
     limit_s: int | None
     suspended_s: int
     state: str
-
-    @property
-    def is_requeued(self) -> bool:
-        """Whether it ended since the job was put back into the queue."""
-        return self.state in REQUEUED
+    is_requeued: bool
+    """Whether it ended since the job was put back into the queue."""
 
     @property
     def planned_end_s(self) -> int | None:
@@ -111,13 +112,14 @@ def read_starts(answer: bytes) -> list[JobStart]:
 def _numbered(records: Sequence[JobStart]) -> Iterator[JobStart]:
     """The starts of one job from its records in order of start."""
     restarts, begun_s = 0, None
-    for record in records:
+    for record, later in zip(records, [*records[1:], None], strict=True):
         start_s = record.start_s if begun_s is None else begun_s
-        if record.state == _RESIZED and record is not records[-1]:
+        if record.state == _RESIZED and later:
             begun_s = start_s
             continue
-        yield replace(record, restarts=restarts, start_s=start_s)
-        restarts, begun_s = restarts + 1, None
+        goes_on = later is not None and record.state not in _OVER
+        yield replace(record, restarts=restarts, start_s=start_s, is_requeued=record.is_requeued or goes_on)
+        restarts, begun_s = restarts + 1 if goes_on else 0, None
 
 
 def _record(job: _Job) -> JobStart | None:
@@ -127,7 +129,8 @@ def _record(job: _Job) -> JobStart | None:
     if not start_s or nodes in ("", "None assigned"):
         return None
     limit_min = _number(job.time.limit)
-    states = job.state.current
+    told = job.state.current
+    state = told if isinstance(told, str) else _telling(told)
     return JobStart(
         cluster=job.cluster,
         job=job.job_id,
@@ -139,7 +142,8 @@ def _record(job: _Job) -> JobStart | None:
         end_s=end_s or None,
         limit_s=None if limit_min is None else _LIMIT_S * limit_min,
         suspended_s=suspended_s,
-        state=states if isinstance(states, str) else _telling(states),
+        state=state,
+        is_requeued=state in REQUEUED,
     )
 
 

@@ -9,13 +9,15 @@ unknown. A node that is silent at level 0 counts as usual.
 
 A node's suspicion is the kind of hardware of the signal with the highest score (`SUSPICIONS`), `UNCLEAR` where signals
 of two kinds share that score or none stands out. A node's usual rate is that of level 0 on its context, at the same age
-of the lease; where the bundle has no rate of a level, that of the nearest level below it counts.
+of the lease; where the bundle has no rate of a level, that of the nearest level below it counts. Where a node's own
+failures are known, all its rates are multiplied by its offset (`learning.node_offsets`), its usual rate too: a lemon
+fails more often than its context, but not more often than itself.
 
-Not promised: that a context's rate, learnt from jobs, holds for each of its nodes.
+Not promised: that a context's rate, learnt from jobs, holds for each of its nodes of which nothing else is known.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -126,24 +128,29 @@ class Rates:
 
 @dataclass(frozen=True)
 class View:
-    """The data by which leases are judged at one moment."""
+    """The data by which leases are judged at one moment; a node that has no offset has that of an average one, 1."""
 
     states: Mapping[str, NodeState]
     context_of: Callable[[str], int | None]
     rates: Rates
     within_hours: float
+    offsets: Mapping[str, float] = field(default_factory=dict)
 
     def judge(self, lease: LeaseId, nodes: Sequence[str], age_h: float) -> tuple[Standing, LeaseHazard | None]:
         """The hazard of a lease on these nodes, or None and the reason."""
         states = [(self.context_of(node), self.states.get(node)) for node in nodes]
         if any(state is not None and not state.is_heard and state.level > 0 for _, state in states):
             return Standing.SILENT, None
-        known = [(context, state) for context, state in states if context is not None and state is not None]
-        hazards = [self.rates.of(context, state, age_h) for context, state in known]
+        hazards = [self._hazard(node, *place, age_h) for node, place in zip(nodes, states, strict=True)]
         found = [hazard for hazard in hazards if hazard is not None]
         if not found:
             return Standing.UNKNOWN, None
         return Standing.WATCHED, lease_hazard(lease, found, self.within_hours)
+
+    def _hazard(self, node: str, context: int | None, state: NodeState | None, age_h: float) -> NodeHazard | None:
+        if context is None or state is None or (usual := self.rates.of(context, state, age_h)) is None:
+            return None
+        return usual.times(self.offsets.get(node, 1.0))
 
     def unheard(self, nodes: Sequence[str]) -> int:
         """How many of the nodes sent no telemetry."""

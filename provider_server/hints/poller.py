@@ -8,7 +8,8 @@ Observe-only: it says something, and does nothing. One look for each hour; after
 newest is looked at. Hints and the state of their episodes are committed first, the build-up state (`live.json` in the
 home) after that: whoever is killed in between reads the same hour again, and says nothing twice. What a node did before
 its hardware was replaced (`repairs.json`) counts no more; till an hour after that is read, it is unheard at level 0.
-From then on it is on probation: its level is at least what `learning.on_probation` says of the time since.
+From then on it is on probation: its level is at least what `learning.on_probation` says of the time since. Rates are
+those of its context, times what its own failures say of it, if `hazard --keep` has kept that (`learning.node_offsets`).
 
 What is missing (Prometheus, a series, a node, contexts, a bundle, the nodes of a lease) is counted in the metrics and
 never becomes a hint. The poller shares no lock with rounds, and its failures end nothing but one poll.
@@ -48,7 +49,7 @@ from provider_server.hints.episodes import Episodes, LeaseHazard
 from provider_server.hints.node_hazard import NodeState, Rates, Standing, View, held_up, node_states
 from provider_server.hints.node_reports import NodeReport, OutputFailed
 from provider_server.home import settings_of
-from provider_server.learning import hardware, on_probation
+from provider_server.learning import hardware, node_offsets, on_probation
 from provider_server.learning.hardware import Kept, label_of
 from provider_server.metrics import Metrics
 from provider_server.rounds.planning import PlanSettings
@@ -212,7 +213,8 @@ class Live:
     ) -> list[LeaseHazard]:
         counts: Counter[str] = Counter()
         counts[UNPLACED] = len(running - {lease.lease for lease, _ in placed})
-        view = View(states, kept.contexts.of, self._rates(), self.settings.live.within_hours)
+        offsets = node_offsets.load(self._home).by_node(kept.contexts.of, hardware.load_repairs(self._home), at_h)
+        view = View(states, kept.contexts.of, self._rates(), self.settings.live.within_hours, offsets)
         found: list[LeaseHazard] = []
         for lease, nodes in placed:
             standing, hazard = view.judge(lease.lease, nodes, at_h - lease.start_h)

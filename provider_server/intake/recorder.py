@@ -131,7 +131,11 @@ def place(home: Path, nodes: Sequence[str], at_h: float, named: Mapping[str, str
     least = {node: probation.level(node, at_h) for node in nodes}
     told = [named[node] for node in nodes if node in named]
     if len(told) < len(nodes):
-        return context_of(hardware.load(home), nodes, least)
+        kept = hardware.load(home)
+        if kept is None and named:
+            stranger = next(node for node in nodes if node not in named)
+            raise BadLeases(f"node {stranger} has no context: name it in [leases] contexts")
+        return context_of(kept, nodes, least)
     return max(sorted(set(told)), key=told.count), max(least.values())
 
 

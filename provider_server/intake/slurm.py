@@ -125,6 +125,8 @@ def _take(
     provider: Provider, recorder: LeaseRecorder, name: LeaseId, events: Iterator[LeaseEvent], start: JobStart
 ) -> Iterator[Followed]:
     before = provider.store.lease(name)
+    if start.is_requeued and provider.store.ends.came(name):
+        return  # Slurm rewrites the end of a job that is requeued after it was over
     for event in events:
         suspended_h = start.suspended_s / SECONDS_PER_HOUR if isinstance(event, End) else 0.0
         recorder.take(event, limited=start.planned_end_s is not None, suspended_h=suspended_h)

@@ -25,11 +25,12 @@ from provider_server.analysis.capped_hazard import JobWeeks, fit_capped
 from provider_server.analysis.factors import Factor
 from provider_server.analysis.hazard import Estimate
 from provider_server.analysis.misfiled import misfiled
-from provider_server.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.analysis.mismatch import Mismatches, OwnSight as Sighted, find_mismatches
 from provider_server.analysis.noisy_counts import LOG_FACTOR, NoisySight
 from provider_server.analysis.own_hazard import seen_share
 from provider_server.analysis.ratio_grid import read_rows
 from provider_server.analysis.rules import Rule
+from provider_server.analysis.version_sight import OwnPairs
 from provider_server.analysis.versions import PairPrior, Partition, partitions
 from provider_server.fleet.leases import Lease
 from provider_server.learning.evidence import evidence_of, with_hazards
@@ -194,13 +195,15 @@ class _Pairs:
     """Mismatches, and the table that they were found in: its exposure is in failures that the hazards explain.
 
     `counted` (workloads, contexts) is how many of these are expected to count, `by_factor` (workloads, contexts,
-    factors) how many would be if the rate were exp(`LOG_FACTOR`).
+    factors) how many would be if the rate were exp(`LOG_FACTOR`). `told` is what tenants counted beyond what the
+    provider saw, if it looked.
     """
 
     table: LifeTable
     found: Mismatches
     counted: Floats
     by_factor: Floats
+    told: "_Told | None" = None
 
     @property
     def explained(self) -> Floats:
@@ -250,8 +253,35 @@ class _Pairs:
 
     def versions(self, leases: Sequence[Lease]) -> dict[str, Partition]:
         """How the sub-archetypes of each archetype fall into groups; which belong to which is what leases say."""
-        prior = PairPrior(self.found.share_worse, self.found.spread)
-        return partitions(self.table, _archetypes(leases), counted=self.by_factor, pairs=prior)
+        prior, archetypes = PairPrior(self.found.share_worse, self.found.spread), _archetypes(leases)
+        if self.told is None:
+            return partitions(self.table, archetypes, counted=self.by_factor, pairs=prior)
+        own = self.told.own_pairs(self.seen_rate[:-1])
+        return partitions(self.told.table, archetypes, counted=self.told.by_factor, pairs=prior, own=own)
+
+
+@dataclass(frozen=True, eq=False)
+class _Told:
+    """What tenants counted beyond what the provider saw, with `by_factor` as of `_Pairs`, and what it saw: `sighted`.
+
+    All else (workloads, contexts): how many failures were `seen` and taken off counts, what hazards explain where the
+    provider `looked`, of which `part` is seen, what tenants would count if none were taken off, `countable`, and how
+    much of it is `taken`.
+    """
+
+    table: LifeTable
+    by_factor: Floats
+    sighted: Sighted
+    seen: Floats
+    looked: Floats
+    part: float
+    countable: Floats
+    taken: Floats
+
+    def own_pairs(self, rate: Floats) -> OwnPairs:
+        """What was seen of each pair, where pairs are seen at that rate (flat)."""
+        witness = self.sighted.witness(np.arange(self.seen.size), self.seen.size).given(rate)
+        return OwnPairs.of(witness, self.seen, self.looked, self.part, self.countable, self.taken)
 
 
 def _fit_pairs(seen: Seen, hazards: _Hazards, kin: Sequence[Places], before: _Pairs | None = None) -> _Pairs:
@@ -267,10 +297,23 @@ def _fit_pairs(seen: Seen, hazards: _Hazards, kin: Sequence[Places], before: _Pa
         return _Pairs(table, find_mismatches(table, by_factor, groups=kin), counted, by_factor)
     if isinstance(seen.own, Noisy):
         noisy, left = _under_noise(seen, table, explained, seen.own.table)
-        return _Pairs(table, find_mismatches(left, by_factor, noisy, kin), counted, by_factor)
+        told = _told_under_noise(noisy, left, table, by_factor)
+        return _Pairs(table, find_mismatches(left, by_factor, noisy, kin), counted, by_factor, told)
     sight = _Sight.of(seen, hazards, before)
-    unseen = _unseen(seen, table, sight, before)
-    return _Pairs(table, find_mismatches(*unseen, seen.leases(sight.in_sight), kin), counted, by_factor)
+    leases = seen.leases(sight.in_sight)
+    unseen, factors = _unseen(seen, table, sight, before)
+    left = replace(unseen, exposure_node_hours=seen.by_pair(_not_seen(seen, sight, before)))
+    told = _told(seen, left, factors, sight, leases)
+    return _Pairs(table, find_mismatches(unseen, factors, leases, kin), counted, by_factor, told)
+
+
+def _told(seen: Seen, left: LifeTable, by_factor: Floats, sight: "_Sight", leases: Sighted) -> _Told | None:
+    """What both witnesses say, for versions; None where nothing was seen. The exposure of `left` is what is not."""
+    if sight.part == 0.0:
+        return None
+    looked, known = seen.by_pair(sight.in_sight * seen.entered), seen.by_pair(np.minimum(sight.visible, seen.most))
+    taken = sight.part * looked
+    return _Told(left, by_factor, leases, known, looked, sight.part, left.exposure_node_hours + taken, taken)
 
 
 def _without_misfiled(table: LifeTable, control: LifeTable) -> LifeTable:
@@ -297,16 +340,29 @@ def _under_noise(seen: Seen, table: LifeTable, explained: Floats, own: LifeTable
     return NoisySight(*columns), replace(table, events=table.events - share * own.events, noise_variance=noise)
 
 
+def _told_under_noise(own: NoisySight, left: LifeTable, table: LifeTable, by_factor: Floats) -> _Told | None:
+    """What both witnesses say, for versions: what is taken off tenants' counts is the part that is seen."""
+    seen, looked = (column.reshape(table.shape) for column in (own.counts, own.exposure))
+    all_looked, counted = float(looked.sum()), float(table.events.sum())
+    if seen.sum() <= 0.0 or all_looked <= 0.0 or counted <= 0.0:
+        return None
+    off = table.events - left.events
+    part = float(seen.sum()) / counted * float(table.exposure_node_hours.sum()) / all_looked
+    taken = float(off.sum() / seen.sum()) * part * looked
+    return _Told(left, by_factor, own, off, looked, part, table.exposure_node_hours, taken)
+
+
 @dataclass(frozen=True, eq=False)
 class _Sight:
     """The `visible` failures of job-weeks, and what hazards explain: `in_sight` (one to one overall) and `hidden`.
 
-    All (J,). How much is seen differs by size, age and level (`analysis.own_hazard`).
+    All (J,). How much is seen differs by size, age and level (`analysis.own_hazard`); `part` of all that entered is.
     """
 
     visible: Floats
     in_sight: Floats
     hidden: Floats
+    part: float
 
     @classmethod
     def of(cls, seen: Seen, hazards: _Hazards, before: "_Pairs | None") -> "_Sight":
@@ -316,9 +372,9 @@ class _Sight:
         if before is not None:
             risk, rate = before.risk(seen).mean[:, None], before.seen_rate[seen.pair][:, None]
         in_sight = explained * seen_share(explained * rate * entered, visible, seen.level, seen.size)
-        part = visible.sum() / max(float((explained * risk * entered).sum()), np.finfo(float).tiny)
+        part = float(visible.sum()) / max(float((explained * risk * entered).sum()), np.finfo(float).tiny)
         hidden = np.maximum(explained - part * in_sight, LEAST_HIDDEN * explained)
-        return cls(visible.sum(axis=1), in_sight.sum(axis=1), hidden.sum(axis=1))
+        return cls(visible.sum(axis=1), in_sight.sum(axis=1), hidden.sum(axis=1), part)
 
 
 def _by_factor(seen: Seen, explained: Floats, most: Places, shape: Shape) -> Floats:
@@ -334,7 +390,7 @@ def _unseen(seen: Seen, table: LifeTable, sight: _Sight, before: "_Pairs | None"
     expected is a bad one, and has more of the others, too: its gamma law has the shape k + V and the mean
     (k + V) / (k + what was expected to be seen).
     """
-    hidden = np.where(seen.entered, sight.hidden, _all_failures(seen, sight, before))
+    hidden = _not_seen(seen, sight, before)
     known = seen.by_pair(np.minimum(sight.visible, seen.most))
     exposure = np.maximum(table.exposure_node_hours, seen.by_pair(hidden))
     noise = table.noise_variance + UNREPORTED * known
@@ -346,6 +402,11 @@ def _unseen(seen: Seen, table: LifeTable, sight: _Sight, before: "_Pairs | None"
     failures, expected = (_by_lease(seen, weight) for weight in (sight.visible, expected))
     shape = before.found.shape + failures
     return told, _by_factor(seen, hidden * shape / (before.found.shape + expected), left, shape)
+
+
+def _not_seen(seen: Seen, sight: _Sight, before: "_Pairs | None") -> Floats:
+    """What hazards explain of job-weeks (J,) beyond what entered."""
+    return np.where(seen.entered, sight.hidden, _all_failures(seen, sight, before))
 
 
 def _all_failures(seen: Seen, sight: _Sight, before: "_Pairs | None") -> Floats:

@@ -46,7 +46,7 @@ def list_keys(provider: Provider, seed: bytes, batches: int, now_s: float) -> No
     newest = max(provider.directory.passes, default=week)
     if newest < week + LIST_AGAIN_WEEKS:
         weeks = range(newest + 1, max(newest, week) + 1 + LISTED_WEEKS)
-        provider.list_pass_keys(newest + 1, batches, [week_key(seed, each).public for each in weeks])
+        provider.members.list_pass_keys(newest + 1, batches, [week_key(seed, each).public for each in weeks])
 
 
 class Passes:

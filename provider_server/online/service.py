@@ -159,8 +159,8 @@ class OnlineService:
 
     def directory(self, request: bytes) -> bytes:
         """The entries of the directory, unless the caller has them."""
-        self._provider.refresh()
-        update = self._provider.directory_update()
+        self._provider.members.refresh()
+        update = self._provider.members.update()
         return _unless_known(request, update, digest(update))
 
     def bundle(self, request: bytes) -> bytes:
@@ -191,7 +191,7 @@ class OnlineService:
 
     def _verify_key(self, tenant: TenantId) -> VerifyKey:
         if tenant not in self._provider.directory.by_id:
-            self._provider.refresh()  # another process may just have enrolled it
+            self._provider.members.refresh()  # another process may just have enrolled it
         return self._provider.directory.verify_key(tenant)
 
     # ---- for the tenant of a session ---------------------------------------------------------------------------------
@@ -294,8 +294,8 @@ class OnlineService:
     def _refresh(self) -> None:
         try:
             with reporting():
-                self._provider.refresh()
-                self._sessions.revoke(self._provider.revoked())
+                self._provider.members.refresh()
+                self._sessions.revoke(self._provider.members.revoked())
                 self._hints.look()
                 if self._passes is not None:
                     self._passes.forget()

@@ -138,15 +138,15 @@ class Rounds:
     def _follow(self) -> None:
         """Registers nodes of newly enrolled tenants, unregisters retired ones, and updates the trustees' directory."""
         head = self._provider.directory.head
-        self._provider.refresh()
+        self._provider.members.refresh()
         registered = {node.public_openssh for node in self._link.nodes()}
-        for key in set(self._provider.node_keys()) - registered:
+        for key in set(self._provider.members.node_keys()) - registered:
             try:
                 self._link.register(key)
             except UnusableNodeKey as error:  # excludes this tenant until it sends another key, and no other tenant
                 fields = {"event": "node", "error": type(error).__name__, "hint": error.hint}
                 logger.warning("node key refused: %s: …%s", error.what, key[-12:], extra=fields)
-        for key in self._provider.retired_node_keys() & registered:
+        for key in self._provider.members.retired_node_keys() & registered:
             self._link.unregister(key)
         if self._provider.directory.head != head:
             tell_directory(self._provider, self._trustees)

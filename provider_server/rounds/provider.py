@@ -10,14 +10,12 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from dataclasses import replace
 
-from crypto.codec import decode, digest, encode
+from crypto.codec import decode, digest
 from crypto.errors import MemberRefused, PeerFault, PharoahError, PlanRefused, Refusal
 from crypto.ids import Digest, LeaseId, RoundId, TenantId
-from crypto.masking import Words, add_words
-from crypto.ristretto import Element, RandomBytes
+from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed_by, reopened
-from federation.protocol.directory import Chain, Directory, Member, next_entry, pass_keys, reseating
-from federation.protocol.noise import from_ring, noise_variances
+from federation.protocol.directory import Directory
 from federation.protocol.plan import (
     HOURS_PER_WEEK,
     MaskTrustee,
@@ -29,7 +27,6 @@ from federation.protocol.plan import (
 from federation.protocol.round_messages import (
     Contribution,
     ContributionHeader,
-    DirectoryUpdate,
     GrantedLease,
     LeaseGrants,
     LeaseRequest,
@@ -40,23 +37,21 @@ from federation.protocol.round_messages import (
     UnheardRequest,
     UnmaskRequest,
 )
-from federation.protocol.seats import MASK_SEATS, TrusteeRecord
+from federation.protocol.seats import MASK_SEATS
 from federation.protocol.service_messages import Notice
 from federation.runtime.clock import SECONDS_PER_HOUR
 from provider_server.fleet import leases as exposure
-from provider_server.fleet.leases import Lease, Slices
+from provider_server.fleet.leases import Lease
 from provider_server.fleet.parts import FabricParts
 from provider_server.rounds import release as gate
-from provider_server.rounds.ceilings import GroupSum, job_weeks
-from provider_server.rounds.grouping import GroupJudgement, TenantScores, accepted, assign, judge
+from provider_server.rounds.grouping import TenantScores, assign
 from provider_server.rounds.late import (
-    ceiling_of,
     is_opened_again,
     is_over,
-    late_answers,
     unheard,
-    with_exposure_of,
 )
+from provider_server.rounds.members import Members
+from provider_server.rounds.opening import open_release
 from provider_server.rounds.owners import as_owned, evidence, with_held_links
 from provider_server.rounds.planning import (
     MOST_EXCESS,
@@ -67,7 +62,7 @@ from provider_server.rounds.planning import (
     next_opening,
     next_series,
 )
-from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of, past_rounds
+from provider_server.rounds.round import Grouping, Round, is_broken, new_round, past_of, past_rounds
 from provider_server.rounds.schedule import BadWindow, Window
 from provider_server.store.hint_store import HintStore
 from provider_server.store.round_store import KeptRound, RoundState
@@ -90,12 +85,6 @@ class RoundUnderWay(Refusal):
     )
 
 
-class RetiredNodeKey(Refusal):
-    """A card with a node key that was replaced, or shut out when its tenant left."""
-
-    default_hint = "ask the tenant for a new key and card: `pharoah-tenant enrol --new-node-key`"
-
-
 class Provider:
     """Holds the provider's signing key and the secret of its context tokens, and shows neither."""
 
@@ -116,8 +105,7 @@ class Provider:
         self._context_secret = context_secret
         self.store = store
         self._random_bytes = random_bytes
-        founding, *later = store.entries()
-        self.chain = Chain.begin(founding, signing_key.public).extended(later)
+        self.members = Members(signing_key, store, now_s)
         if self.directory.weeks_per_epoch != settings.weeks_per_epoch:
             raise ValueError(f"the directory fixes {self.directory.weeks_per_epoch} weeks per epoch")
 
@@ -132,80 +120,14 @@ class Provider:
     @property
     def directory(self) -> Directory:
         """The current members and trustees."""
-        return self.chain.directory
+        return self.members.directory
 
     @property
     def hints(self) -> HintStore:
         """The hints to tenants about their own leases."""
         return self.store.hints
 
-    # ---- members and leases ------------------------------------------------------------------------------------------
-
-    def enrol(self, members: Sequence[Member], left: Sequence[TenantId] = ()) -> None:
-        """Adds an entry to the directory; BadSignature or Fork, and no entry, for a bad card."""
-        entry = self._signing_key.sign(next_entry(self.directory, joined=members, left=left))
-        chain = self.chain.extended([entry])
-        self.store.add_entry(chain.directory.number, entry, left, self._now_s())
-        self.chain = chain
-
-    def reseat(self, trustees: Sequence[TrusteeRecord], handovers: Sequence[bytes]) -> None:
-        """Adds the entry by which trustees hand over; ReseatingRefused, TrusteeFault or PeerFault, and none, if bad."""
-        entry = self._signing_key.sign(reseating(self.directory, trustees, handovers))
-        chain = self.chain.extended([entry])
-        self.store.add_entry(chain.directory.number, entry)
-        self.chain = chain
-
-    def list_pass_keys(self, first_week: int, batches: int, keys: Sequence[Element]) -> None:
-        """Adds the entry by which passes are issued under these keys, from that week on."""
-        entry = self._signing_key.sign(pass_keys(self.directory, first_week, batches, keys))
-        chain = self.chain.extended([entry])
-        self.store.add_entry(chain.directory.number, entry)
-        self.chain = chain
-
-    def welcome(self, member: Member, node_key: str) -> bool:
-        """Enrols a tenant with its node's key and returns True; a tenant enrolled before gets the key replaced, False.
-
-        RetiredNodeKey for a key that was replaced before, so that an old card undoes nothing.
-        """
-        is_new = member.tenant not in self.directory.by_id
-        if any(key == node_key and tenant != member.tenant for tenant, key in self.store.node_keys().items()):
-            raise PeerFault(
-                f"tenant {member.tenant.hex()[:12]}… has the node key of another tenant",
-                hint="ask it for a new key and card: `pharoah-tenant enrol --new-node-key`",
-            )
-        if node_key in self.store.retired_node_keys():
-            raise RetiredNodeKey(f"the node key on the card of tenant {member.tenant.hex()[:12]}… was retired before")
-        self.store.add_node_key(member.tenant, node_key)
-        if is_new:
-            self.enrol([member])
-        return is_new
-
-    def revoke(self, tenants: Sequence[TenantId]) -> None:
-        """Revokes all current sessions of these tenants; they can sign in again while they are enrolled."""
-        for tenant in tenants:
-            if tenant not in self.directory.by_id:
-                raise PeerFault(f"tenant {tenant} is not enrolled", hint="it has no session; check the id")
-        self.store.revocations.add(tenants, self._now_s())
-
-    def revoked(self) -> Mapping[TenantId, int]:
-        """Revoked sessions: by tenant, those that end by this second since 1970."""
-        return self.store.revocations.all()
-
-    def node_keys(self) -> list[str]:
-        """The node keys of current members."""
-        return [key for tenant, key in self.store.node_keys().items() if tenant in self.directory.by_id]
-
-    def retired_node_keys(self) -> frozenset[str]:
-        """Node keys to unregister: they were replaced, or their tenants have left."""
-        return self.store.retired_node_keys()
-
-    def refresh(self) -> None:
-        """Reads directory entries that another process of the provider added."""
-        self.chain = self.chain.extended(self.store.entries())
-
-    def directory_update(self) -> bytes:
-        """The whole directory as a message."""
-        return encode(DirectoryUpdate(self.chain.entries))
+    # ---- leases ------------------------------------------------------------------------------------------------------
 
     def epoch(self, hour: float) -> int:
         """The epoch of an hour; tokens change with the epoch."""
@@ -309,7 +231,7 @@ class Provider:
         last = self._goes_on_from()
         if last is None:
             return None
-        members = self.chain.at(last.directory).by_id.keys() & self.directory.by_id.keys()
+        members = self.members.chain.at(last.directory).by_id.keys() & self.directory.by_id.keys()
         return last.window if is_opened_again(self.store.rounds, last, members) else None
 
     def _plan(self, window: Window, earlier: Plan | None) -> Plan:
@@ -380,7 +302,7 @@ class Provider:
 
     def open_round(self, plan: Plan) -> Round:
         """Signs the plan and opens its round for contributions."""
-        directory = self.chain.at(plan.directory)
+        directory = self.members.chain.at(plan.directory)
         return new_round(self.store.rounds, self._signing_key, directory, plan, self._evidence(plan))
 
     def waiting(self) -> list[Round]:
@@ -389,7 +311,7 @@ class Provider:
         return [self._round(kept) for kept in self.store.rounds.rounds() if kept.state not in ended]
 
     def _round(self, kept: KeptRound) -> Round:
-        directory = self.chain.at(reopened(Plan, kept.signed_plan).directory)
+        directory = self.members.chain.at(reopened(Plan, kept.signed_plan).directory)
         return Round(self.store.rounds, self._signing_key, directory, kept.signed_plan, self.directory)
 
     def history(self, round_: Round, trustee: int) -> list[Round]:
@@ -399,7 +321,7 @@ class Provider:
         """
         rounds = [self._round(kept) for kept in past_rounds(self.store.rounds, round_.plan)]
         began = (rounds or [round_])[0].plan.directory
-        then, now = self.chain.at(began).trustee(trustee), self.directory.trustee(trustee)
+        then, now = self.members.chain.at(began).trustee(trustee), self.directory.trustee(trustee)
         return [] if then.verify_key == now.verify_key else [*rounds, round_]
 
     def unfinished(self) -> Round | None:
@@ -471,37 +393,12 @@ class Provider:
         return group
 
     def _evidence(self, plan: Plan) -> list[bytes]:
-        directory = self.chain.at(plan.directory)
+        directory = self.members.chain.at(plan.directory)
         return evidence(plan, self._ownerships(plan.epoch, directory, plan.first_hour, plan.end_hour))
 
     def release(self, round_: Round) -> gate.Release:
         """Releases the sum of the groups whose counts are possible, and stores it; PoisonedRound if most are not."""
-        plan = round_.plan
-        past = past_of(self.store.rounds, plan)
-        earlier = self._releases_of(past)
-        opened = round_.open(past)
-        hours = round_.start_hours
-        leases = self.store.leases(plan.first_hour, plan.end_hour)
-        judgement, sound = self._judge(round_, opened, earlier, hours, leases)
-        answered = [gate.Answered(tenant, hours[tenant]) for at in sound for tenant in round_.groups[at]]
-        since = {answer.tenant: float(answer.start_hour) for answer in answered}
-        late = round_.late if 0 in sound else []  # they are in the first group
-        exposed = exposure.expose(plan, Slices.by_week(since, leases, plan.end_hour, plan.band_edges_hours))
-        exposed = with_exposure_of(late, exposed, leases)
-        total = add_words(opened[at] for at in sound)
-        release = gate.release(
-            plan,
-            total,
-            answered,
-            exposed,
-            earlier,
-            late=late_answers(late),
-            smallest_group=round_.smallest_group,
-            carries=0 in sound,
-        )
-        left_out = frozenset(range(len(opened))) - frozenset(sound)
-        round_.release(gate.to_bytes(release), left_out, self.suspicion().after(judgement).to_dict())
-        return release
+        return open_release(round_, self.store, self.suspicion())
 
     def left_out(self, release: gate.Release) -> int:
         """The number of contributions to a released round that do not count: their groups had impossible counts."""
@@ -558,31 +455,6 @@ class Provider:
         """How many answered in the smallest group of the last round; 0 before the first."""
         releases = self.store.releases()
         return gate.from_bytes(releases[-1]).smallest_group if releases else 0
-
-    def _releases_of(self, past: Past) -> list[gate.Release]:
-        names = {plan.round_id for plan in past.plans}
-        return [release for release in self.releases() if release.plan.round_id in names] if names else []
-
-    def _judge(
-        self,
-        round_: Round,
-        opened: Sequence[Words],
-        earlier: Sequence[gate.Release],
-        hours: dict[TenantId, int],
-        leases: Sequence[Lease],
-    ) -> tuple[GroupJudgement, tuple[int, ...]]:
-        """The judgement on a round's groups, and the positions of those that count."""
-        plan = round_.plan
-        held = job_weeks(plan, leases, hours, plan.end_hour)
-        sums = []
-        for at, (members, words) in enumerate(zip(round_.groups, opened, strict=True)):
-            counts, variances = from_ring(plan, words), noise_variances(plan, len(members), round_.smallest_group)
-            if at == 0 and earlier:  # the first group carries the weeks before
-                counts, variances = gate.newly_counted(plan, counts, variances, earlier)
-            late = ceiling_of(round_.late, plan, leases) if at == 0 else None
-            sums.append(GroupSum(members, counts, variances, late))
-        judgement = judge(sums, held, self.suspicion().rates())
-        return judgement, accepted(sums, judgement)
 
 
 def _may_follow(earlier: Plan, plan: Plan) -> bool:

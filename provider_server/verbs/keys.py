@@ -33,7 +33,7 @@ def keys(
     place = required(home)
     with failing():
         with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
-            trusted = verification_keys(provider.chain)
+            trusted = verification_keys(provider.members.chain)
         if out:
             try:
                 out.write_text(json_text(trusted) + "\n", encoding="utf-8")

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+UNNAMED = "(node without outage"
+
+
 @dataclass(frozen=True)
 class Asked:
     """What of the file is asked for: a window in hours, nodes by inventory or by number, kinds of failure, and jobs."""
@@ -28,16 +31,18 @@ class Asked:
 
 
 def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
-    """Prints the hazards of the outages in a file, and keeps what a repair does in the home, if there is one.
+    """Prints the hazards of the outages in a file; the home, if there is one, keeps what they say of repairs and nodes.
 
     Exit code 3 where none of the outages is a failure at risk.
     """
     import msgspec
+    import polars as pl
 
     from provider_server.analysis.fault_classes import classify, exposure
-    from provider_server.analysis.probation import fit_probation
+    from provider_server.analysis.probation import fit_probation, histories
     from provider_server.analysis.recurrent import spells
     from provider_server.fleet.outage_files import read_jobs, read_outages
+    from provider_server.learning import node_offsets
     from provider_server.learning.on_probation import keep_model
     from provider_server.reporting.outage_text import outage_lines, outages_row
 
@@ -51,16 +56,26 @@ def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
         raise typer.BadParameter(f"the window from hour {start_h:g} to {end_h:g} is empty; see --start and --end")
     found = spells(read.rows, nodes, start_h, end_h, asked.kinds)
     if not found.spells["failed"].any():
-        raise nothing_yet(f"no failure in {found.at_risk_h:,.0f} node-hours at risk")
+        raise nothing_yet(f"no failure in {found.at_risk_h:,.0f} node-hours at risk{_kinds(read.rows, asked.kinds)}")
     model = fit_probation(found)
     if home:
         keep_model(home, msgspec.structs.replace(model, source=f"{file.name}: {counted_as(len(nodes), 'node')}"))
+        own = histories(model, found, end_h).filter(~pl.col("node").str.starts_with(UNNAMED))
+        node_offsets.keep(home, node_offsets.of_histories(own, model.frailty_variance, model.memory_h, end_h))
     classes = classify(exposure(found, jobs))
     nodes_known = asked.inventory is not None or asked.nodes is not None
     row = outages_row(read.rows, found, model, classes, nodes=len(nodes), nodes_known=nodes_known)
     if not as_json:
         say(*(f"left out: {text}" for text in row["left_out"]))
     print_rows([row], outage_lines, as_json=as_json)
+
+
+def _kinds(outages: "pl.DataFrame", asked: Sequence[str]) -> str:
+    """What kinds there are, where kinds were asked for."""
+    if not asked:
+        return ""
+    classes = outages["kind"].str.split("/").list.first().unique().sort()
+    return f" of kind {', '.join(asked)}; the file has {', '.join(classes)}"
 
 
 def _nodes(outages: "pl.DataFrame", asked: Asked) -> list[str]:
@@ -72,4 +87,4 @@ def _nodes(outages: "pl.DataFrame", asked: Asked) -> list[str]:
         return sorted(named)
     if asked.nodes < len(named):
         raise typer.BadParameter(f"--nodes {asked.nodes}, but {len(named)} are named")
-    return sorted(named) + [f"(node without outage {number})" for number in range(asked.nodes - len(named))]
+    return sorted(named) + [f"{UNNAMED} {number})" for number in range(asked.nodes - len(named))]

@@ -48,7 +48,7 @@ def reseat(
         agreed = decode(Committee, read(committee))
         with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
             before = {trustee.index: trustee.verify_key for trustee in provider.directory.trustees}
-            provider.reseat(agreed.trustees, [read(handover) for handover in handovers])
+            provider.members.reseat(agreed.trustees, [read(handover) for handover in handovers])
             head = provider.directory.head
     row: ReseatRow = {
         "head": str(head),

@@ -113,9 +113,9 @@ def enrol(
         try:
             welcomed = []
             if leaving := named_tenants(remove or []):
-                provider.enrol([], left=leaving)
+                provider.members.enrol([], left=leaving)
             for path, card in opened:
-                is_new = provider.welcome(card.member, card.node_key.decode())
+                is_new = provider.members.welcome(card.member, card.node_key.decode())
                 welcomed.append((path, card.member.tenant, is_new))
             invited = homes.invitation(place, provider, settings)
             head = provider.directory.head
@@ -196,7 +196,7 @@ def revoke(
         named = named_tenants(tenants)
         provider = homes.open_provider(place, database, homes.settings_of(place))
         try:
-            provider.revoke(named)
+            provider.members.revoke(named)
         finally:
             provider.close()
     rows: list[RevokeRow] = [{"tenant": str(tenant)} for tenant in named]

@@ -73,6 +73,7 @@ def slurm(
     if file and every_s:
         raise typer.BadParameter("a file is read once", param_hint="--every-s")
     place = required(home)
+    known: set[str] = set()  # what was left out at the last look is not told again at this one
 
     def look() -> None:
         starts = read_starts(read(file)) if file else ask_sacct(since_h)
@@ -83,7 +84,10 @@ def slurm(
             seen = follow(provider, recorder, secret, tenants, starts, time.time())
         if seen.changes or not every_s:
             print_rows([_row(one) for one in seen.changes], _line, as_json=as_json)
-        say(*(f"left out: {counted_as(number, 'start')}: {why}" for why, number in sorted(seen.left_out.items())))
+        new = sorted(seen.left_out.keys() - known)
+        say(*(f"left out: {counted_as(seen.left_out[why], 'start')}: {why}" for why in new))
+        known.clear()
+        known.update(seen.left_out)
 
     with failing():
         while every_s:

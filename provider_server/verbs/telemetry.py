@@ -234,7 +234,10 @@ def hazard(
     *,
     in_order: Sorted = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="With --events: hold repaired nodes to what these outages say from now on.")
+        bool,
+        typer.Option(
+            "--keep", help="With --events: hold nodes to what these outages say of them and of repairs from now on."
+        ),
     ] = False,
     force: Force = False,
     as_json: AsRows = False,

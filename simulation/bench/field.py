@@ -12,6 +12,7 @@ Means over seeds, counts of all seeds together.
 `coverage_others`            the same of all other pairs, whose ratio is 1
 `width_planted`, `width_others`  how many times the lower end of these intervals is in the upper, the median
 `coverage_hazards`           the same of hazards
+`versions`                   which versions of archetypes were split (`simulation.bench.versions_found`)
 
 What of the provider's own failures is learnt from is one of three: `exact`, all of them, as only the provider may see
 it; `batches`, those of enough owners, and `noise`, all under noise at an epsilon: both as bundles may tell it
@@ -41,6 +42,7 @@ from simulation.bench import attendance, learning
 from simulation.bench.decisions import Decision, Reliability, decisions, reliability
 from simulation.bench.field_cells import CORNERS, EVERY, Cell
 from simulation.bench.learning import Year
+from simulation.bench.versions_found import VersionsFound, found_versions, together
 from simulation.cloud.profiles import Floats
 from simulation.cloud.visibility import visible
 from simulation.run.engines import Engine
@@ -87,6 +89,7 @@ class FieldRow(msgspec.Struct, frozen=True):
     seeds: int
     reliability: tuple[Reliability, ...]
     decisions: tuple[Decision, ...]
+    versions: VersionsFound
 
 
 class FieldRows(msgspec.Struct, frozen=True):
@@ -113,6 +116,7 @@ class Seen:
     hazards_covered: tuple[bool, ...]
     said: Floats
     worse: NDArray[np.bool_]
+    versions: VersionsFound
 
 
 def field(
@@ -154,7 +158,10 @@ def lines(rows: FieldRows) -> Iterator[str]:
         found = f"worse {row.worse_true} true and {row.worse_false} false, confounded {row.confounded_true}"
         held = "" if row.coverage_planted is None else f"planted {row.coverage_planted:.0%}, "
         intervals = f"intervals hold {held}others {row.coverage_others:.0%}, hazards {row.coverage_hazards:.0%}"
-        yield f"{row.name} (visible {row.visible:g}, {row.own}): {scores}{found}; {intervals}; {row.seeds} seeds"
+        split = f"versions split: {row.versions.differ_split} of {row.versions.differ} that differ"
+        split += f", {row.versions.alike_split} of {row.versions.alike} alike"
+        what = f"{scores}{found}; {intervals}; {split}"
+        yield f"{row.name} (visible {row.visible:g}, {row.own}): {what}; {row.seeds} seeds"
 
 
 def _row(name: str, seen: Sequence[Seen], bound: Bound) -> FieldRow:
@@ -182,6 +189,7 @@ def _row(name: str, seen: Sequence[Seen], bound: Bound) -> FieldRow:
         len(seen),
         tuple(reliability(said, worse)),
         tuple(decisions(said, worse)),
+        together(one.versions for one in seen),
     )
 
 
@@ -250,4 +258,5 @@ def _judged(year: Year, findings: Findings) -> Seen:
         tuple(rate.low <= truth[rate.context_level, rate.band] <= rate.high for rate in findings.rates),
         said,
         planted & (factor > np.exp(WORSE_FROM)),
+        found_versions(findings.versions, year.cloud.hazard.workload),
     )

@@ -85,6 +85,7 @@ X3: Mapping[str, object] = MappingProxyType({"mismatch_factor": 3.0})
 EFFECTS: Mapping[str, Mapping[str, object]] = MappingProxyType({"x8": MappingProxyType({}), "x3": X3})
 ANYWHERE: Mapping[str, object] = MappingProxyType({"mismatch_exposure": (0.0, 1e9)})
 BLOCKS: Mapping[str, object] = MappingProxyType({**X3, "mismatch_blocks": 6, "mismatch_share": 0.005})
+SAME: Mapping[str, object] = MappingProxyType({"versions_as_before": 1.0})
 FRAIL: Mapping[str, object] = MappingProxyType({"lease_frailty": 1 / 0.3})
 
 CELLS: Mapping[str, Callable[[], Cell]] = MappingProxyType(
@@ -110,6 +111,12 @@ CELLS: Mapping[str, Callable[[], Cell]] = MappingProxyType(
         "blocks_alone": lambda: Cell(BLOCKS, visible=0.0, shared=False),
         "regional": lambda: Cell({}, "regional"),
         "regional_visible_0": lambda: Cell({}, "regional", visible=0.0),
+        "same_versions": lambda: Cell(SAME),
+        "same_versions_visible_0": lambda: Cell(SAME, visible=0.0),
+        "same_versions_visible_30": lambda: Cell(SAME, visible=0.3),
+        "same_versions_uneven": lambda: Cell(SAME, unevenly_visible=True),
+        "same_versions_frailty": lambda: Cell({**SAME, **FRAIL}),
+        "exact_counts": lambda: Cell({}, epsilon=None, visible=0.0),
         "hyperscale": lambda: Cell({}, "hyperscale"),
         "hyperscale_x3": lambda: Cell(X3, "hyperscale"),
     }

@@ -3,11 +3,14 @@
 Releases are drawn as in `simulation.bench.learning`: with the protocol's noise, but without the protocol. Bundles are
 composed from the findings, with names hashed to tokens. `pharoah-sim run` gives the same figures from the whole
 protocol.
+
+In a `closed_loop`, what is heeded is no longer observed: a job that went elsewhere fails there, and bundles and
+histories after it know nothing else. Elsewhere failures that were avoided still count.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from hashlib import sha256
 from typing import TypedDict
@@ -20,22 +23,34 @@ from federation.protocol.noise import NoiseSampler
 from provider_server.learning.bundle import compose
 from provider_server.learning.findings import Findings, learn
 from provider_server.rounds.release import Release
-from simulation.bench.learning import EPSILONS, Year, labels_of, live, releases, small
-from simulation.cloud.cloud import Cloud
+from simulation.bench.learning import (
+    EPSILONS,
+    Year,
+    begun,
+    labels_of,
+    noise_of,
+    opened,
+    releases,
+    relocated,
+    small,
+    with_next_round,
+)
+from simulation.cloud.cloud import Cloud, build_cloud, moved
 from simulation.cloud.scenario import Scenario, load
 from simulation.judge.histories import Histories, alone, with_bundle
-from simulation.judge.impact import Impact, OwnHistory, impact, on_mismatch
-from simulation.judge.user_loop import Costs, Trial, learning_weeks, world_of
+from simulation.judge.impact import Impact, OwnHistory, check_all, impact, judged, on_mismatch, on_warning
+from simulation.judge.user_loop import Costs, Trial, World, learning_weeks, world_of
 from simulation.run.engines import Engine
 
 STRICT, OWN, NO_ROOM = "_on_mismatch_only", "_with_own_history", "_with_own_history_little_room"
+CLOSED, ALONE, WITHOUT = "_closed_loop", "own_history", "without_pharoah"
 LITTLE_ROOM = Costs(room_share=0.05)
 JOINED = "epsilon_1"  # at this level of privacy tenants join their own history, too
 LEVELS = (
     *(f"{name}{way}" for name in EPSILONS for way in ("", STRICT)),
-    *(f"{JOINED}{way}" for way in (OWN, NO_ROOM)),
-    "own_history",
-    "without_pharoah",
+    *(f"{JOINED}{way}" for way in (OWN, NO_ROOM, CLOSED, f"{CLOSED}{OWN}")),
+    ALONE,
+    WITHOUT,
 )
 KEYS = tuple(field.name for field in fields(Impact))
 
@@ -59,9 +74,9 @@ def trial_of(cloud: Cloud, seed: int) -> Trial:
     return Trial(cloud, labels, contexts, {str(token(f"context {c} level {n}")): (c, n) for c, n in pairs}, seed)
 
 
-def bundles_of(year: Year, made: Sequence[Release]) -> list[Bundle]:
-    """The bundles that the provider publishes from these releases, in time for each of the weeks of learning."""
-    weeks = learning_weeks(year.cloud.scenario.weeks)
+def bundles_of(year: Year, made: Sequence[Release], weeks: Sequence[int] | None = None) -> list[Bundle]:
+    """The bundles that the provider publishes from these releases, in time for each of these weeks (of learning)."""
+    weeks = learning_weeks(year.cloud.scenario.weeks) if weeks is None else weeks
     return [compose(week, (), made[:week], with_tokens(learn(made[:week], year.leases))) for week in weeks]
 
 
@@ -80,30 +95,87 @@ def with_tokens(findings: Findings) -> Findings:
     return replace(findings, pairs=pairs, rates=rates)
 
 
-def impacts(engine: Engine, seeds: int, sampler: NoiseSampler, *, quick: bool) -> Iterator[tuple[str, Impact]]:
-    """The impact of each level of privacy, seed by seed; with `quick`, of a small cloud."""
-    for of_seed in engine.map(_work, (sampler, quick), range(seeds)):
+@dataclass(frozen=True)
+class Asked:
+    """Which levels; with `first`, only of jobs that begin under the first bundle; `quick`: of a small cloud."""
+
+    levels: tuple[str, ...] = LEVELS
+    first: bool = False
+    quick: bool = False
+
+
+def impacts(engine: Engine, seeds: int, sampler: NoiseSampler, asked: Asked) -> Iterator[tuple[str, Impact]]:
+    """The impact at each level that is asked for, seed by seed."""
+    for of_seed in engine.map(_work, (sampler, asked), range(seeds)):
         yield from of_seed
 
 
-def _work(shared: tuple[NoiseSampler, bool], seed: int) -> list[tuple[str, Impact]]:
-    sampler, quick = deepcopy(shared)  # as in `learning`
-    return [*_of_seed(small(load("standard")) if quick else load("standard"), seed, sampler)]
+def _work(shared: tuple[NoiseSampler, Asked], seed: int) -> list[tuple[str, Impact]]:
+    sampler, asked = deepcopy(shared)  # as in `learning`
+    scenario = small(load("standard")) if asked.quick else load("standard")
+    return [*_of_seed(scenario, seed, sampler, asked)]
 
 
-def _of_seed(scenario: Scenario, seed: int, sampler: NoiseSampler) -> Iterator[tuple[str, Impact]]:
-    year = live(scenario, seed)
-    trial = trial_of(year.cloud, seed)
-    world, histories = world_of(trial), Histories(trial)
+def _of_seed(scenario: Scenario, seed: int, sampler: NoiseSampler, asked: Asked) -> Iterator[tuple[str, Impact]]:
+    cloud = build_cloud(scenario, np.random.default_rng(seed))
+    trial = trial_of(cloud, seed)
+    weeks = learning_weeks(scenario.weeks)[: 1 if asked.first else None]
+    world, year = world_of(trial, len(weeks)), _lived(cloud, weeks[-1])
     for name, epsilon in EPSILONS.items():
-        bundles = bundles_of(year, releases(year, epsilon, sampler))
-        yield name, impact(world, bundles)
-        yield f"{name}{STRICT}", impact(world, bundles, on_mismatch)
-        if name == JOINED:
-            yield f"{name}{OWN}", impact(world, bundles, own=OwnHistory(histories, with_bundle))
-            yield f"{name}{NO_ROOM}", impact(world, bundles, costs=LITTLE_ROOM, own=OwnHistory(histories, with_bundle))
-            yield "own_history", impact(world, bundles, own=OwnHistory(histories, alone))
-    yield "without_pharoah", impact(world, [None] * len(learning_weeks(scenario.weeks)))
+        own = [level for level in asked.levels if level.startswith(name) or (level == ALONE and name == JOINED)]
+        heard = [level for level in own if CLOSED not in level]
+        if heard:
+            bundles = bundles_of(year, releases(year, epsilon, sampler), weeks)
+            ways = _ways(world, bundles, Histories(trial))
+            yield from ((level, ways[level.removeprefix(name)]()) for level in heard)
+        for level in own:
+            if CLOSED in level:
+                yield level, heeded(world, weeks, sampler, with_history=OWN in level)
+    if WITHOUT in asked.levels:
+        yield WITHOUT, impact(world, [None] * len(weeks))
+
+
+def _lived(cloud: Cloud, rounds: int) -> Year:
+    year = begun(cloud)
+    while len(year.plans) < rounds and (later := with_next_round(year)) is not None:
+        year = later
+    return year
+
+
+def _ways(world: World, bundles: Sequence[Bundle], histories: Histories) -> Mapping[str, Callable[[], Impact]]:
+    """What is made of the bundles of one level of privacy."""
+    joined = OwnHistory(histories, with_bundle)
+    return {
+        "": lambda: impact(world, bundles),
+        STRICT: lambda: impact(world, bundles, on_mismatch),
+        OWN: lambda: impact(world, bundles, own=joined),
+        NO_ROOM: lambda: impact(world, bundles, costs=LITTLE_ROOM, own=joined),
+        ALONE: lambda: impact(world, bundles, own=OwnHistory(histories, alone)),
+    }
+
+
+def heeded(world: World, weeks: Sequence[int], sampler: NoiseSampler, *, with_history: bool) -> Impact:
+    """The impact at the scenario's epsilon where what is avoided is counted no more, in bundles and own histories.
+
+    Leases that go elsewhere under a bundle fail there, anew, and the next bundle is learnt from what happened so.
+    """
+    home, made, bundles = world.trial.cloud, list[Release](), list[Bundle]()
+    year, rng = begun(home), np.random.default_rng([world.trial.seed, 4])
+    context, placed = home.leases.context.copy(), check_all(world, [], on_warning)
+    while len(bundles) < len(weeks) and (later := with_next_round(year)) is not None:
+        year, plan = later, later.plans[-1]
+        made.append(opened(year, plan, noise_of(plan, home.scenario.tenants, sampler), made))
+        if len(made) not in weeks:
+            continue
+        own = OwnHistory(Histories(trial_of(year.cloud, world.trial.seed)), with_bundle) if with_history else None
+        earlier = [None] * len(bundles)
+        bundles += bundles_of(year, made, [len(made)])
+        now = check_all(world, [*earlier, bundles[-1]], on_warning, own=own)
+        going = now.refused
+        placed = replace(placed, context=np.where(going, now.context, placed.context), refused=placed.refused | going)
+        context[world.rows[going]] = now.context[going]
+        year = relocated(year, moved(year.cloud, context, rng))
+    return judged(world, bundles, placed, Costs())
 
 
 class Range(TypedDict):
@@ -114,9 +186,9 @@ class Range(TypedDict):
     most: float
 
 
-def summary(found: Sequence[tuple[str, Impact]]) -> dict[str, dict[str, Range | None]]:
+def summary(found: Sequence[tuple[str, Impact]], levels: Sequence[str]) -> dict[str, dict[str, Range | None]]:
     """Mean, least and most over seeds of every figure, by level of privacy; None where no seed had it."""
-    return {level: {key: _range(found, level, key) for key in KEYS} for level in LEVELS}
+    return {level: {key: _range(found, level, key) for key in KEYS} for level in levels}
 
 
 def _range(found: Sequence[tuple[str, Impact]], level: str, key: str) -> Range | None:

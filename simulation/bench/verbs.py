@@ -335,7 +335,11 @@ def bench_impact(
     seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 5,
     engine: EngineKind = Kind.PROCESSES,
     address: Address = None,
+    only: Annotated[list[str] | None, typer.Option("--only", help="A level of privacy; may be repeated.")] = None,
     *,
+    first: Annotated[
+        bool, typer.Option("--first-bundle", help="Only of jobs that begin under the first bundle: much quicker.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -344,9 +348,11 @@ def bench_impact(
         from federation.protocol.noise import SystemSampler
         from simulation.bench import impact as bench_impact
 
-        steps = bench_impact.impacts(side_by_side, seeds, SystemSampler(), quick=quick)
-        total = seeds * len(bench_impact.LEVELS)
-        summary = bench_impact.summary(list(progress.track(steps, total=total, description="clouds")))
+        asked = bench_impact.Asked(_chosen(only, bench_impact.LEVELS), first, quick)
+        steps = bench_impact.impacts(side_by_side, seeds, SystemSampler(), asked)
+        total = seeds * len(asked.levels)
+        found = list(progress.track(steps, total=total, description="clouds"))
+        summary = bench_impact.summary(found, asked.levels)
     if as_json:
         show_json(summary)
     else:

@@ -2,17 +2,20 @@
 
 Tenants follow the principle of ServeGen (Xiang et al., NSDI 2026): a realistic load is not drawn from one distribution
 but added up from clients, a few heavy and many light, each with its own rate, sizes, durations and choice of workloads.
+With `measured_clients`, rates and bursts follow ServeGen's published clients (`client_laws`), else Zipf's law.
 Workloads are versions of archetypes. Descriptors obey what was measured on real traces: versions of one archetype share
 nearly all pairs of operator and log2 shape, different archetypes hardly any (Jaccard below 0.2), and kernel names tell
 the software stack. Nothing here is a real customer or model.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from simulation.cloud.client_laws import published
 from simulation.cloud.scenario import Scenario
 
 Floats = NDArray[np.float64]
@@ -158,6 +161,20 @@ def _evolved(operators: frozenset[Operator], rng: Generator) -> frozenset[Operat
 
 def draw_clients(scenario: Scenario, rng: Generator) -> tuple[ClientProfile, ...]:
     """Tenants one by one, the heaviest first; heavier tenants tend to larger jobs. Every workload has an owner."""
+    clients = _clients(scenario, rng)
+    return _as_published(clients, rng) if scenario.measured_clients else clients
+
+
+def _as_published(clients: Sequence[ClientProfile], rng: Generator) -> tuple[ClientProfile, ...]:
+    laws = published()
+    loads = zip(laws.shares(len(clients), rng), laws.burstiness(len(clients), rng), strict=True)
+    return tuple(
+        replace(client, share=float(share), burstiness=float(burstiness))
+        for client, (share, burstiness) in zip(clients, loads, strict=True)
+    )
+
+
+def _clients(scenario: Scenario, rng: Generator) -> tuple[ClientProfile, ...]:
     shares = _zipf(scenario.tenants, _TENANT_ZIPF)
     fleet = rng.dirichlet(np.full(scenario.contexts, 6.0))
     mixes = _workloads_by_tenant(scenario, rng)

@@ -48,10 +48,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     that are alike (`truth.plant_blocks`). Leases differ by a gamma factor of mean 1 and variance
     `lease_frailty`, 0 for not at all. `context_drift` is the standard deviation by which the logarithm of a context's
     hazard wanders over all weeks; in a share of its weeks, the first of `context_bursts`, leases that start on it fail
-    as many times as often as the second says. `late_versions` of each archetype, the newest, begin half-way.
+    as many times as often as the second says. A version fails as often as the one before with the chance
+    `versions_as_before`. `late_versions` of each archetype, the newest, begin half-way.
     `private_share` of the workloads have one owner each, `pinned_tenants` tenants run on one context alone. With
     `acme_mix`, reasons and lost node-hours follow Acme's Table 3; without, every reason of a domain is equally likely.
-    With `node_faults`, nodes have names and histories, and fail as those of a real fleet do (`node_faults`).
+    With `node_faults`, nodes have names and histories, and fail as those of a real fleet do (`node_faults`). With
+    `measured_clients`, tenants' rates and bursts follow published clients (`client_laws`), else Zipf's law.
     Noise is correlated over `horizon_weeks`, 1 for none, and opened in the weeks of a series that `openings` names, and
     in its last; in every week if it names none. Contributions are opened in up to `groups` groups.
     """
@@ -91,7 +93,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     context_bursts: tuple[Number, Number] = (0.0, 1.0)
     late_versions: int = 0
     mismatch_blocks: int = 0
+    versions_as_before: Number = 0.5
     node_faults: bool = False
+    measured_clients: bool = False
 
     def __post_init__(self) -> None:
         for key, (lowest, highest) in _RANGES.items():
@@ -164,6 +168,7 @@ _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "context_drift": (0, 2),
         "late_versions": (0, 99),
         "mismatch_blocks": (0, 100),
+        "versions_as_before": (0, 1),
         "failures_per_job_week": (1, 100),
         "epsilon": (0.001, 100),
         "delta": (1e-15, 1e-3),

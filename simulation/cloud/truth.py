@@ -21,7 +21,6 @@ from simulation.cloud.profiles import ClientProfile, Floats, Ints
 from simulation.cloud.scenario import Scenario, ScenarioError
 
 _ARCHETYPE_SIGMA, _VERSION_SIGMA, _CONTEXT_SIGMA = 0.25, 0.25, 0.25
-_VERSION_AS_BEFORE = 0.5
 _DRIVERS, _FIRMWARES, _IN_HALL = 4, 5, 5  # kinds of each, and contexts in a hall
 _FOREVER_H = 1e6  # beyond every age: where the open band ends
 
@@ -81,7 +80,7 @@ def draw_hazard(scenario: Scenario, clients: Sequence[ClientProfile], rng: Gener
 def _version_factors(scenario: Scenario, rng: Generator) -> Floats:
     shape = (scenario.archetypes, scenario.versions_per_archetype)
     factors = rng.lognormal(0.0, _VERSION_SIGMA, shape)
-    as_before = rng.random(shape) < _VERSION_AS_BEFORE
+    as_before = rng.random(shape) < scenario.versions_as_before
     for version in range(1, scenario.versions_per_archetype):
         factors[:, version] = np.where(as_before[:, version], factors[:, version - 1], factors[:, version])
     return factors

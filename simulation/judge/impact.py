@@ -74,7 +74,11 @@ def impact(
     With `own`, each tenant checks against the bundle that it has joined with its own history until then.
     """
     costs = costs or Costs()
-    placed = check_all(world, bundles, heeds, costs, own)
+    return judged(world, bundles, check_all(world, bundles, heeds, costs, own), costs)
+
+
+def judged(world: World, bundles: Sequence[Bundle | None], placed: "Placed", costs: Costs) -> Impact:
+    """What it gains that leases run where they are placed, and that their hints come from these bundles."""
     avoided, refused, by_checks = gained_by_checks(world, placed, costs)
     at_first, _, _ = gained_by_checks(world, placed, costs, placed.period == 0)
     planted = world.trial.cloud.hazard.mismatch[_pairs(world)] > 1

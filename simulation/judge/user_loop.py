@@ -90,12 +90,13 @@ class World:
     draws: Floats
 
 
-def world_of(trial: Trial) -> World:
-    """The world of a trial; the same each time."""
+def world_of(trial: Trial, bundles: int | None = None) -> World:
+    """The world of a trial; the same each time. Of leases that begin under the first `bundles` (None: any)."""
     cloud, rng = trial.cloud, np.random.default_rng([trial.seed, 1])
     leases, end_h = cloud.leases, float(HOURS_PER_WEEK * cloud.scenario.weeks)
-    begin_h = HOURS_PER_WEEK * learning_weeks(cloud.scenario.weeks)[0]
-    rows = np.flatnonzero((leases.start_h >= begin_h) & (leases.start_h < end_h))
+    weeks = [*learning_weeks(cloud.scenario.weeks), cloud.scenario.weeks]
+    begin_h, last_h = HOURS_PER_WEEK * weeks[0], HOURS_PER_WEEK * weeks[-1 if bundles is None else bundles]
+    rows = np.flatnonzero((leases.start_h >= begin_h) & (leases.start_h < last_h))
     courses = draw_courses(cloud, rows, rng)
     seen = observe(courses, cloud.scenario.buildup_levels, rng)
     hours = np.minimum(leases.end_h[rows], end_h) - leases.start_h[rows]

@@ -5,6 +5,9 @@ Pure: facts come in (`failure_facts`), clues go out (`explanation` adds them up)
 
 - A hint counts by its ratio, shrunk towards the lower end of its interval, and by when it came: less after the end, and
   nothing from six hours on; one that was cleared before the end hardly counts.
+- A hint about computing or memory that begins with an error of the job's own kernel, or after it, says little: such an
+  error leaves Xids 13, 31, 43 and 45, of which NVIDIA's catalogue says to check the application first.
+- A job of few ranks has one node, as a rule, and no network between nodes.
 - Own runs that failed so on other contexts speak for the job's code and against hardware; failures here only, while
   runs elsewhere worked, speak the other way.
 """
@@ -26,9 +29,12 @@ HARDWARE = ("gpu", "nvlink", "network", "storage", "host")
 _TEXT = 200
 _OF_DOMAIN: Mapping[Domain | None, float] = MappingProxyType({Domain.SCRIPT: 5.0, Domain.FRAMEWORK: 4.0})
 _ENDED = 9.0
-_STOPPED = 2.0
+_STOPPED, _STOPPED_IN_A_HANG = 2.0, 1.0
 _MOST_OF_A_HINT, _ESCALATED, _CLEARED = 3.5, 0.3, 0.15
 _LATE = ((0.0, 1.0), (1.0, 0.8), (6.0, 0.3))  # hours after the end up to which a hint still counts, and how much
+_OF_KERNELS = frozenset({"illegal_memory_access", "device_side_assert", "gpu_page_fault", "cuda_error"})
+_OF_GPUS, _AT_ONCE_H, _OWN_ACT = ("compute", "memory"), 0.1, 0.2
+_ONE_NODE = 8  # GPUs: what NVIDIA's HGX boards have
 _FAILED_TEST, _PASSED_TEST = 3.5, -2.5
 _EARLY_H, _EARLY = 0.1, 0.7
 _ELSEWHERE, _ONLY_HERE, _NOT_CODE = 1.2, 0.6, 0.8
@@ -71,7 +77,10 @@ class RunCounts:
 
 @dataclass(frozen=True)
 class FailureFacts:
-    """What the tenant has about one attempt; `age_h` since it began, `verdict` and `ratio` of the bundle."""
+    """What the tenant has about one attempt; `age_h` since it began, `verdict` and `ratio` of the bundle.
+
+    `ranks` is how many it had, None where that is not known.
+    """
 
     reason: str = UNKNOWN
     sentence: str = ""
@@ -83,6 +92,7 @@ class FailureFacts:
     ratio: float = 1.0
     runs: RunCounts = RunCounts()
     tests: tuple[tuple[str, bool], ...] = ()
+    ranks: int | None = None
 
 
 @dataclass(frozen=True)
@@ -123,7 +133,7 @@ def clues_of(facts: FailureFacts) -> Iterator[Clue]:
     for finding in facts.findings:
         yield from _of_finding(finding)
     for hint in facts.hints:
-        yield _of_hint(hint)
+        yield _of_hint(hint, facts)
     for organ, passed in facts.tests:
         value = _PASSED_TEST if passed else _FAILED_TEST
         yield Clue(f"own test of {organ} {'passed' if passed else 'failed'}", _scaled(organ, value))
@@ -137,7 +147,8 @@ def _of_reason(facts: FailureFacts) -> Iterator[Clue]:
         yield Clue(text, {"ended": _ENDED})
         return
     if facts.is_stopped:
-        yield Clue("it was asked to end", {"ended": _STOPPED})
+        hung = any(finding.kind.endswith("hang") for finding in facts.findings)
+        yield Clue("it was asked to end", {"ended": _STOPPED_IN_A_HANG if hung else _STOPPED})
     weights = _weights_of(facts.reason)
     if weights:
         yield Clue(text, weights)
@@ -172,7 +183,7 @@ def _of_finding(finding: FindingFact) -> Iterator[Clue]:
         yield Clue(text, {"gpu": 1.0} if len(finding.ranks) == 1 else {"code": 1.0})
 
 
-def _of_hint(hint: HintFact) -> Clue:
+def _of_hint(hint: HintFact, facts: FailureFacts) -> Clue:
     when = (
         f"{hint.hours_before:.1f} h before the end"
         if hint.hours_before >= 0
@@ -183,8 +194,19 @@ def _of_hint(hint: HintFact) -> Clue:
     value = (value + _ESCALATED * hint.is_escalated) * (
         _CLEARED if hint.is_cleared else _of_lateness(-hint.hours_before)
     )
-    text = f"the provider suspects {hint.suspicion}: {hint.ratio:.2g} times the usual hazard, {when}{state}"
-    return Clue(text, _scaled(hint.suspicion, value))
+    is_own_act = _is_own_act(hint, facts.reason)
+    if is_own_act:
+        value *= _OWN_ACT
+    why = ", as an error of the job's own kernel would have it" if is_own_act else ""
+    text = f"the provider suspects {hint.suspicion}: {hint.ratio:.2g} times the usual hazard, {when}{state}{why}"
+    weights = _scaled(hint.suspicion, value)
+    if facts.ranks is not None and facts.ranks <= _ONE_NODE:
+        weights = {cause: value / 2 if cause == "network" else value for cause, value in weights.items()}
+    return Clue(text, weights)
+
+
+def _is_own_act(hint: HintFact, reason: str) -> bool:
+    return reason in _OF_KERNELS and hint.suspicion in _OF_GPUS and hint.hours_before <= _AT_ONCE_H
 
 
 def _of_lateness(late_h: float) -> float:

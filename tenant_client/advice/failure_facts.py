@@ -78,7 +78,14 @@ def facts_of(known: Known, attempt: Attempt) -> FailureFacts:
         told.evidence.risk_ratio if told.evidence else 1.0,
         _counts(known, attempt, run),
         tuple((one.suspicion.value, not one.confirmed) for one in known.outcomes if one.lease == attempt.unit),
+        _ranks(run),
     )
+
+
+def _ranks(run: Run | None) -> int | None:
+    """Of a run whose collectives all have one size of group, which is then all ranks; a power of two."""
+    sizes = {size for _, size, _ in run.descriptor.collectives} if run and run.descriptor else set()
+    return 1 << sizes.pop() if len(sizes) == 1 and sizes != {0} else None
 
 
 def _is_troubled(attempt: Attempt) -> bool:

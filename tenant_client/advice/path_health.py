@@ -17,7 +17,7 @@ from tenant_client.advice.hints import reason_of
 from tenant_client.diagnosis.collectives.findings import SOURCE as FLIGHT_RECORDER
 from tenant_client.diagnosis.rank_graph import HealthMark, HealthMarks, RankGraph
 from tenant_client.sources.evidence import Evidence, Role
-from tenant_client.sources.reasons import UNKNOWN
+from tenant_client.sources.reasons import UNKNOWN, somebody_ended
 
 _CARD = re.compile(r"\b((?:mlx5|mlx4|hfi1|bnxt_re|irdma|efa|rdmap|ibp|roce)[\w-]*:\d{1,3})\b", re.ASCII)
 _TEXT = 160
@@ -35,6 +35,8 @@ def marks_of(
     cards: dict[tuple[str, str], list[HealthMark]] = defaultdict(list)
     for one in evidence:
         if one.role is Role.TEARDOWN or (one.reason == UNKNOWN and one.role is not Role.ROOT):
+            continue
+        if somebody_ended(one.reason):  # on that host, and for no fault of it
             continue
         is_fault = one.role is Role.ROOT and one.source != FLIGHT_RECORDER  # which tells where, not what
         mark = HealthMark(HopHealth.FAULT if is_fault else HopHealth.DOUBT, _words(one))

@@ -112,15 +112,13 @@ class Diagnosis:
     def sentence(self) -> str:
         """One line for a person."""
         if self.root is None and self.symptom is not None:
-            what = " ".join(self.symptom.text.split())[:200]
-            return (
-                f"cause unknown, only a symptom of it: {self.symptom.reason}: {self.symptom.where}: {what}{self._odd}"
-            )
+            what = f"{self.symptom.reason}: {self.symptom.where}: {_told(self.symptom.text)}"
+            return f"cause unknown, only a symptom of it: {what}{self._odd}"
         if self.root is None:
             return "cause unknown: no known error pattern in the logs"
         where = [f"rank {self.rank}" if self.rank is not None else "", self.host, f"GPU {self.gpu}" if self.gpu else ""]
         place = ", ".join(part for part in where if part)
-        what = " ".join(self.root.text.split())[:200]
+        what = _told(self.root.text)
         reason = "cause unknown" if self.reason == "unknown" else self.reason
         return f"{reason}: {f'{place}: ' if place else ''}{self.root.where}: {what}{self._odd}"
 
@@ -132,6 +130,13 @@ class Diagnosis:
         if self.root is not None:
             yield self.root
             yield from (seen for seen in self.cascade if seen.reason == self.reason and seen.role is self.root.role)
+
+
+def _told(text: str) -> str:
+    """A line's beginning; of a long error of NCCL also its last words, which say what happened."""
+    flat = " ".join(text.split())
+    before, mark, last = flat.partition("Last error: ")
+    return f"{before[:90]}… {mark}{last}"[:200] if mark and len(flat) > 200 else flat[:200]
 
 
 @dataclass

@@ -38,6 +38,8 @@ _OWN_CRASH = re.compile(r"Caught signal|SIGSEGV received|Fatal Python error")
 _WRAPPED = re.compile(r"(?<=[\s(])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception))(?:: |\(['\"])")
 _IGNORED = "xception ignored in"
 _PROGRESS_WORDS = ("it/s", "s/it", "loss", "iteration")
+_COUNTED_WORDS = ("step", "upd", "batch")  # progress where a number follows
+_COUNTED = re.compile(r"\b(?:step|upd|updates?|batch)\W{1,8}(\d+)", re.ASCII | re.IGNORECASE)
 _STOPPED = re.compile(r"CANCELLED AT \S+(?: DUE TO (TIME LIMIT|PREEMPTION))?")
 _ERROR_LOOKING = re.compile(r"\b(?:error|fatal|fail(?:ed|ure)|abort(?:ed)?)\b|\w(?:Error|Exception)\b", re.IGNORECASE)
 
@@ -81,7 +83,7 @@ def _gate() -> re.Pattern[bytes]:
 
 @cache
 def _gate_and_progress() -> re.Pattern[bytes]:
-    return gate_of((*_words(), *_PROGRESS_WORDS))
+    return gate_of((*_words(), *_PROGRESS_WORDS, *_COUNTED_WORDS))
 
 
 class _Job:
@@ -194,9 +196,11 @@ class _Job:
         return any(level_of(one.reason) in (Level.NETWORK, Level.COLLECTIVE) for one in before)
 
     def _went_on(self, text: str) -> None:
-        if not any(word in text for word in _PROGRESS_WORDS):
-            return
         found = STEP.search(text)
+        if not any(word in text for word in _PROGRESS_WORDS):
+            found = _COUNTED.search(text)
+            if not found:
+                return
         self._steps.add(next(filter(None, found.groups())) if found else text[:_TEXT])
         if len(self._steps) >= _SURVIVED:
             self._kept.clear()

@@ -2,7 +2,9 @@
 
 A traceback is followed by what precedes its header on the line (`[rank3]: `, `node01: `, nothing), so that ranks with a
 label do not mix. Tracebacks that `During handling …` or `… direct cause` join form one chain, oldest first. Without a
-header a frame opens one: syntax errors have none. What never ends is dropped after `_PATIENCE` foreign lines.
+header a frame opens one: syntax errors have none. What never ends is dropped after `_PATIENCE` foreign lines. Where
+PyTorch raises again what a worker or a replica raised (torch/_utils.py, ExceptionWrapper), the original's text stands
+in the place of the wrapper.
 """
 
 import re
@@ -15,7 +17,8 @@ _MOST_OPEN = 64
 _MOST_LINKS = 16
 
 _TIME = re.compile(r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?\s?", re.ASCII)
-_HEADER = re.compile(r"(?:Original )?Traceback \(most recent call last\)")
+_HEADER = re.compile(r"(?P<original>Original )?Traceback \(most recent call last\)")
+_WRAPPER = re.compile(r": Caught \w+ .+\.$")
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+(?:, in (?P<function>.*))?')
 _LONE_FRAME = re.compile(r'^(?P<prefix>(?:\S{1,80}[:\])] ?)?)(?: {2}| {4}| {6})?File "[^"]*", line \d+(?:, in .*)?$')
 _FINAL = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::(?: .*)?)?$")
@@ -63,6 +66,7 @@ class _Open:
     waiting: int = 0
     interleaved: int = 0
     muted: bool = False
+    wrapper: Raised | None = None
 
 
 class Tracebacks:
@@ -85,7 +89,7 @@ class Tracebacks:
         body = _TIME.sub("", text, count=1)
         header = _HEADER.search(body)
         if header and header.start() <= 120:
-            self._begin(_prefix(body[: header.start()]), muted=muted)
+            self._begin(_prefix(body[: header.start()]), muted=muted, is_original=bool(header["original"]))
             return True
         for one in sorted(self._open.values(), key=lambda one: -len(one.prefix)):
             if body.startswith(one.prefix):
@@ -107,8 +111,13 @@ class Tracebacks:
             self._end(one)
         return self.finished()
 
-    def _begin(self, prefix: str, *, muted: bool) -> None:
+    def _begin(self, prefix: str, *, muted: bool, is_original: bool = False) -> None:
         known = self._open.get(prefix)
+        if known and known.ended and is_original and _WRAPPER.search(known.chain[-1].text):
+            known.wrapper = known.chain.pop()
+            known.ended, known.waiting = False, 0
+            known.frames.clear()
+            return
         if known and not known.ended:
             known.interleaved += 1
             return
@@ -150,8 +159,10 @@ class Tracebacks:
             self._done.append((*one.chain, raised))
             one.chain = []
         else:
-            one.chain.append(raised)
             one.ended, one.read_to = True, raised.line
+            if one.wrapper:
+                raised, one.wrapper = replace(raised, line=one.wrapper.line, head=one.wrapper.head), None
+            one.chain.append(raised)
 
     def _after(self, one: _Open, number: int, rest: str) -> bool:
         link = next((link for words, link in _LINKS.items() if rest.startswith(words)), "")

@@ -7,8 +7,8 @@ import typer
 
 from federation.runtime.console import AsJson
 from federation.runtime.screen import show, show_json
-from tenant_client.verbs.check import Lease
-from tenant_client.verbs.console import Home, failing, journalled
+from tenant_client.verbs.check import Lease, require
+from tenant_client.verbs.console import Home, Latest, failing, journalled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ FINE, REPLACE, ISOLATE = 0, 1, 3
 
 def replacement(
     home: Home,
-    lease: Lease,
+    lease: Lease = "",
     spare: Annotated[
         list[str] | None, typer.Option("--spare", help="A node that may come in, the first first; repeatable.")
     ] = None,
@@ -34,6 +34,7 @@ def replacement(
     failure_minutes: Annotated[float, typer.Option(min=0.0, help="Minutes that a failure loses.")] = 30.0,
     replacement_minutes: Annotated[float, typer.Option(min=0.0, help="Minutes that a replacement takes.")] = 1.0,
     *,
+    latest: Latest = False,
     as_json: AsJson = False,
 ) -> None:
     """Plan which node of a running lease to take out, which to let in, why, how surely, and the minutes saved.
@@ -51,6 +52,7 @@ def replacement(
     from tenant_client.records.database import open_database
     from tenant_client.records.journal import Journal
 
+    require(lease, latest=latest)
     with failing(), closing(open_database(journalled(home))) as connection:
         journal, known = Journal(connection), Known.of(connection)
         unit = journal.find(lease)

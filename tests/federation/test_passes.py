@@ -209,7 +209,7 @@ def _forged(rows: tuple[object, ...]) -> bytes:
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Chain, SigningKey]:
     provider = Grounds.founded(tmp_path_factory.mktemp("passes"), 3).federation.provider
-    return provider.chain, provider._signing_key
+    return provider.members.chain, provider._signing_key
 
 
 def keys(first: int, count: int, seed: bytes = SEED) -> list[Element]:

@@ -172,7 +172,7 @@ def test_anybody_gets_the_directory_and_what_is_new_in_it(federation: Federation
     first, *later = decode(DirectoryUpdate, peer.call(ProviderMethod.DIRECTORY, b"")).entries
     chain = Chain.begin(first, federation.provider.directory.provider).extended(later)
     assert {member.tenant for member in chain.directory.members} >= {tenant.id for tenant in federation.tenants}
-    federation.provider.enrol([NEWCOMER])
+    federation.provider.members.enrol([NEWCOMER])
     newer = decode(DirectoryUpdate, peer.call(ProviderMethod.DIRECTORY, b"")).entries
     assert chain.extended(newer).directory.by_id[NEWCOMER.tenant] == NEWCOMER
 
@@ -520,7 +520,7 @@ def test_a_tenant_that_has_left_is_out_at_once(tmp_path: Path, start: Start) -> 
         assert reopened(Hint, next(hints)).number == 1
         with ThreadPoolExecutor(1) as listener:
             ended = listener.submit(next, hints, None)
-            parties.provider.enrol([], left=[place.tenant(0)])
+            parties.provider.members.enrol([], left=[place.tenant(0)])
             assert ended.result(PATIENCE_S) is None
         with pytest.raises(NotSignedIn, match=r"no longer enrolled|was revoked"):
             place.check(session)
@@ -537,7 +537,7 @@ def test_stolen_sessions_are_called_back_while_the_server_runs(tmp_path: Path, s
         hints = place.peer.stream(ProviderMethod.WATCH, the_calls(stolen)[ProviderMethod.WATCH])
         place.served.hints.add(place.tenant(0), lease_id(0, WEEKS[0], 0))
         assert reopened(Hint, next(hints)).number == 1
-        parties.provider.revoke([place.tenant(0)])
+        parties.provider.members.revoke([place.tenant(0)])
         with ThreadPoolExecutor(1) as listener:
             assert listener.submit(next, hints, None).result(PATIENCE_S) is None
         with pytest.raises(NotSignedIn, match="was revoked"):
@@ -545,7 +545,7 @@ def test_stolen_sessions_are_called_back_while_the_server_runs(tmp_path: Path, s
         assert place.check(of_another).bundle == 1
         assert place.check(place.sign_in(0)).bundle == 1
         with pytest.raises(PeerFault, match="is not enrolled"):
-            parties.provider.revoke([TenantId(bytes(16))])
+            parties.provider.members.revoke([TenantId(bytes(16))])
 
 
 def test_a_session_from_before_a_tenant_left_does_not_come_back_with_it(tmp_path: Path, start: Start) -> None:
@@ -553,8 +553,8 @@ def test_a_session_from_before_a_tenant_left_does_not_come_back_with_it(tmp_path
         parties.publisher.issue(a_bundle(1))
         place = start(parties, limits=replace(DEFAULT_LIMITS, refresh_s=0.05))
         session, member = place.sign_in(0), parties.provider.directory.by_id[place.tenant(0)]
-        parties.provider.enrol([], left=[member.tenant])
-        parties.provider.enrol([member])
+        parties.provider.members.enrol([], left=[member.tenant])
+        parties.provider.members.enrol([member])
 
         def is_refused() -> bool:
             try:

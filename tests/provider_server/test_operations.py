@@ -530,7 +530,7 @@ def test_health_and_readiness(watched: httpx.Client) -> None:
 
 def test_without_tenants_it_is_not_ready(idle: Running) -> None:
     provider = idle.federation.provider
-    provider.enrol([], [tenant.id for tenant in idle.federation.tenants])
+    provider.members.enrol([], [tenant.id for tenant in idle.federation.tenants])
     assert idle.rounds().not_ready() == "no tenant is enrolled"
 
 
@@ -580,7 +580,7 @@ def test_a_database_that_fails_is_told_and_stops_no_loop(
     def full() -> None:
         raise sa.exc.OperationalError("INSERT", {"what": CANARY}, sqlite3.OperationalError("database or disk is full"))
 
-    monkeypatch.setattr(running.federation.provider, "refresh", full)
+    monkeypatch.setattr(running.federation.provider.members, "refresh", full)
     refused = asked.post("/pharoah/round")
     assert (refused.status_code, refused.json()["error"]) == (409, "StoreFailed")
     assert refused.json()["what"] == "the store failed: database or disk is full"

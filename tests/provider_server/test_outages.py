@@ -17,6 +17,7 @@ from provider_server.analysis.probation import shipped
 from provider_server.analysis.recurrent import Spells, rate, spells, to_first_failure
 from provider_server.cli import app
 from provider_server.fleet.outage_files import SCHEMA, UnusableOutages, read_outages
+from provider_server.learning import node_offsets
 from provider_server.learning.on_probation import load_model
 from tests.support import schemas
 
@@ -258,7 +259,9 @@ def test_the_verb_tells_a_reader_what_is_wrong(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, ["hazard", "--events", str(file), *words])
         return result.exit_code, result.output
 
-    assert says("--kind", "software")[0] == 3
+    code, text = says("--kind", "software")
+    assert code == 3
+    assert "of kind software; the file has hw" in text
     assert says("--nodes", "1")[0] == 2
     assert says("--start", "9", "--end", "9")[0] == 2
     code, text = says()
@@ -304,9 +307,11 @@ def test_the_verb_keeps_what_a_repair_does_if_asked(tmp_path: Path) -> None:
     assert load_model(home) == shipped()
     again = told("hazard", "--events", file, "--nodes", str(len(names)), "--home", home, "--keep")
     assert row == again
-    kept = load_model(home)
+    kept, offsets = load_model(home), node_offsets.load(home)
     assert list(kept.ratios) == [band["ratio"] for band in row["after_repair"]["bands"]]
     assert kept.source == "events.csv: 60 nodes"
+    assert set(offsets.nodes) == set(outages["node"])
+    assert sum(own.failures for own in offsets.nodes.values()) > 0.0
     assert CliRunner().invoke(app, ["hazard", "--events", str(file), "--keep"]).exit_code == 2  # where?
 
 

@@ -165,7 +165,7 @@ def test_a_second_opening_that_is_given_up_is_not_held_again(federation: Federat
 def test_a_member_that_left_is_not_waited_for(federation: Federation) -> None:
     for window in WEEKS[:2]:
         hold(federation, window, silent=[LATE])
-    federation.provider.enrol([], left=[federation.tenants[LATE].id])
+    federation.provider.members.enrol([], left=[federation.tenants[LATE].id])
     assert federation.provider.unheard_weeks() is None
 
 

@@ -36,8 +36,9 @@ from federation.protocol.round_messages import (
 )
 from provider_server.fleet.leases import Lease
 from provider_server.learning.publisher import Publisher
+from provider_server.rounds.members import RetiredNodeKey
 from provider_server.rounds.planning import PlanSettings
-from provider_server.rounds.provider import Provider, RetiredNodeKey, RoundUnderWay, WeekHeld
+from provider_server.rounds.provider import Provider, RoundUnderWay, WeekHeld
 from provider_server.rounds.release import Release
 from provider_server.rounds.round import Round
 from provider_server.rounds.schedule import BadWindow
@@ -633,14 +634,14 @@ def test_leases_whose_tokens_their_tenant_does_not_claim_have_no_owner(world: Wo
 def test_a_node_key_is_one_tenants_who_may_show_its_card_again(world: World) -> None:
     first, second = world.provider.directory.members[:2]
     for _ in range(2):
-        assert not world.provider.welcome(first, "a node key")
+        assert not world.provider.members.welcome(first, "a node key")
     with pytest.raises(PeerFault, match="has the node key of another"):
-        world.provider.welcome(second, "a node key")
-    assert not world.provider.welcome(second, "its own")
-    assert not world.provider.welcome(first, "a newer one")
+        world.provider.members.welcome(second, "a node key")
+    assert not world.provider.members.welcome(second, "its own")
+    assert not world.provider.members.welcome(first, "a newer one")
     for member in (first, second):
         with pytest.raises(RetiredNodeKey, match="was retired before"):
-            world.provider.welcome(member, "a node key")
+            world.provider.members.welcome(member, "a node key")
 
 
 Forge = Callable[[Registration, Ownership], Registration]
@@ -673,7 +674,7 @@ def test_a_registration_with_another_word_than_its_senders_own_is_dropped(world:
 def test_the_word_of_a_tenant_that_has_left_counts_no_longer_and_stops_no_round(world: World) -> None:
     world.happen_to_all(0)
     world.play(0)
-    world.provider.enrol([], left=[keys().tenant_id(1)])
+    world.provider.members.enrol([], left=[keys().tenant_id(1)])
     world.happen_to_all(1)
     present = [tenant for tenant in EVERYBODY if tenant != 1]
     made = world.play(1, present)
@@ -688,7 +689,7 @@ def test_where_owners_leave_a_row_a_new_series_begins_without_it(world: World) -
         world.happen(0, tenant, 1, ((2, 2), *USUAL) if tenant < 3 else USUAL)
     first = world.play(0)
     assert len(first.table("pairs").levels("workload")) == 3
-    world.provider.enrol([], left=[keys().tenant_id(1)])
+    world.provider.members.enrol([], left=[keys().tenant_id(1)])
     world.happen_to_all(1)
     made = world.play(1, [tenant for tenant in EVERYBODY if tenant != 1])
     assert (made.plan.position, len(made.table("pairs").levels("workload"))) == (0, 2)
@@ -699,7 +700,7 @@ def test_a_newcomer_counts_from_the_series_beginning_and_a_trustee_learns_of_it_
     world.happen_to_all(0)
     world.play(0)
     signing, mask = SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)
-    world.provider.enrol([Member.of(signing, mask, 0)])
+    world.provider.members.enrol([Member.of(signing, mask, 0)])
     world.happen_to_all(1)
     made = world.play(1)
     assert made.plan.directory == world.provider.directory.head != keys().directory.head

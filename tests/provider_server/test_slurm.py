@@ -276,7 +276,9 @@ def test_a_job_without_a_limit_moves_once_a_day(grounds: Grounds, provider: Prov
 def test_nodes_without_a_context_are_left_out_and_told(grounds: Grounds, provider: Provider, tmp_path: Path) -> None:
     seen = looked(grounds, provider, tmp_path, contexts={"n[1-3]": "hall 1"})
     assert len(seen.changes) == len(STARTED) - 1
-    assert "job 4: nodes have no contexts yet: run `pharoah-provider contexts`" in seen.left_out
+    assert "job 4: node n4 has no context: name it in [leases] contexts" in seen.left_out
+    nowhere = looked(grounds, provider, tmp_path, contexts={})
+    assert "job 4: nodes have no contexts yet: run `pharoah-provider contexts`" in nowhere.left_out
 
 
 def test_an_account_of_nobody_is_refused() -> None:

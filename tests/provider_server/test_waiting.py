@@ -217,7 +217,7 @@ def test_who_joins_or_leaves_while_rounds_wait_disturbs_none_of_them(place: Plac
         provider, left = federation.provider, federation.tenants[3].id
         with pytest.raises(Unreachable):
             hold(federation, WEEKS[0], trustees=without(federation))
-        provider.enrol([NEWCOMER], left=[left])
+        provider.members.enrol([NEWCOMER], left=[left])
         with pytest.raises(Unreachable):
             hold(federation, WEEKS[1], trustees=without(federation))
         releases = [hold(federation, window)[0] for window in WEEKS]

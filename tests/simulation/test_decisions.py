@@ -11,6 +11,7 @@ from simulation.bench import field_pictures
 from simulation.bench.decisions import COSTS, decisions, reliability
 from simulation.bench.field import FieldRow, FieldRows
 from simulation.bench.field_cells import EVERY, SIZED
+from simulation.bench.versions_found import VersionsFound
 from tests.support.changing import replace
 
 
@@ -58,5 +59,6 @@ def test_pictures_show_every_size_and_what_was_not_run(tmp_path: Path) -> None:
 
 
 def row(name: str, found: int) -> FieldRow:
-    intervals = 0.95, 0.95, 2.0, 3.0, 0.95
-    return FieldRow(name, EVERY[name]().epsilon, 0.5, "exact", None, 0.9, 0.8, 36, found, 0, 0, *intervals, 1, (), ())
+    intervals, versions = (0.95, 0.95, 2.0, 3.0, 0.95), VersionsFound(*[0] * 8)
+    epsilon = EVERY[name]().epsilon
+    return FieldRow(name, epsilon, 0.5, "exact", None, 0.9, 0.8, 36, found, 0, 0, *intervals, 1, (), (), versions)

@@ -15,11 +15,15 @@ from federation.protocol.check import Check
 from federation.protocol.service_messages import Action, HintState, Suspicion
 from provider_server.analysis.buildup import BuildUp
 from provider_server.fleet.telemetry.summaries import REPORTED, HourSummary
+from provider_server.rounds.release import Release
 from provider_server.store.hint_store import Draft
 from simulation.bench import impact as bench_impact
+from simulation.bench.attendance import InsecureRepeatable
 from simulation.bench.impact import token, trial_of
+from simulation.bench.learning import Year
 from simulation.cli import app
 from simulation.cloud import degradation
+from simulation.cloud.arrivals import Leases
 from simulation.cloud.cloud import Cloud, build_cloud
 from simulation.cloud.degradation import (
     METRIC,
@@ -348,6 +352,40 @@ def test_the_benchmark_has_a_mean_and_a_range_for_every_figure(monkeypatch: pyte
     assert found["without_pharoah"]["dollars_saved"] == {"mean": 0.0, "least": 0.0, "most": 0.0}
     assert found["epsilon_1"]["dollars_saved"] is None
     assert "epsilon_1 dollars_saved: n/a" in bench_impact.lines(found)
+
+
+@pytest.mark.nightly
+def test_in_a_closed_loop_what_is_heeded_is_no_longer_observed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bundles know the truth: what began under the first is on no planted pair when the second is learnt."""
+    home = build_cloud(replace(load("quickstart"), owners_minimum=1), np.random.default_rng(0))
+    weeks, planted, on_planted = learning_weeks(13), home.hazard.mismatch > 1, []
+
+    def between(leases: Leases, end: int) -> int:
+        begun = (leases.start_h >= 168 * weeks[0]) & (leases.start_h < 168 * end)
+        return int(planted[leases.workload, leases.context][begun].sum())
+
+    def knowing(year: Year, made: Sequence[Release], week: Sequence[int]) -> list[Bundle]:
+        assert [len(made)] == [*week]
+        on_planted.append(between(year.cloud.leases, len(made)))
+        return [bundle_that_says(home.mismatched)]
+
+    monkeypatch.setattr(bench_impact, "bundles_of", knowing)
+    for with_history in (False, True):
+        sampler = InsecureRepeatable(bytes(16))
+        found = bench_impact.heeded(world_of(trial_of(home, 0)), weeks, sampler, with_history=with_history)
+        assert found.mismatch_gpu_hours_avoided_share == 1.0
+    assert between(home.leases, weeks[1]) > 0
+    assert on_planted == [0, 0, 0, 0]
+
+
+@pytest.mark.nightly
+def test_a_level_and_the_first_bundle_can_be_asked_for_alone() -> None:
+    words = ["--quick", "--seeds", "1", "--first-bundle", "--only", "epsilon_1", "--only", "epsilon_1_closed_loop"]
+    done = CliRunner().invoke(app, ["bench", "impact", *words, "--json"], catch_exceptions=False)
+    found = schemas.held("pharoah-sim bench impact", done.stdout)
+    assert set(found) == {"epsilon_1", "epsilon_1_closed_loop"}
+    for figures in found.values():
+        assert figures["first_bundle_avoided_share"] == figures["mismatch_gpu_hours_avoided_share"]
 
 
 def test_tokens_of_names_differ() -> None:

@@ -183,7 +183,7 @@ def lease_id(number: int, window: Window, lease: int) -> LeaseId:
 def welcome(federation: Federation) -> None:
     """Enrols a member who never answers, once: the directory has something new to tell."""
     if NEWCOMER not in federation.provider.directory.members:
-        federation.provider.enrol([NEWCOMER])
+        federation.provider.members.enrol([NEWCOMER])
 
 
 def hold(

@@ -102,7 +102,7 @@ def succeed(
     deposits = of.deposits if returning else []
     own = successor.signing.public, successor.sealing
     recovered = custody.recovered_key(of.committee, cards, handovers, deposits, *own)
-    provider.reseat(after.trustees, handovers)
+    provider.members.reseat(after.trustees, handovers)
     return Succeeded(successor, {share.index: share for share in shares}, recovered)
 
 
@@ -115,7 +115,7 @@ def renew_mask_keys(of: Custody, federation: Federation, seats: Iterable[int] = 
     holders = [replace(one, mask=new.get(seat, one.mask)) for seat, one in enumerate(of.holders, 1)]
     cards = [holder.card for holder in holders]
     handovers = of.handovers(cards, (1, 3, 5))
-    federation.provider.reseat(succession.succeeded(of.committee, cards, handovers).trustees, handovers)
+    federation.provider.members.reseat(succession.succeeded(of.committee, cards, handovers).trustees, handovers)
     shares = [
         succession.own_new_share(of.committee, cards, handovers, one.signing.public, one.sealing) for one in holders
     ]

@@ -352,22 +352,22 @@ class Walk:
         for index, trustee in self.trustees.items():
             trustee._renewed = state.shares[index]
         with self.disks.watched():
-            self.trustees[number] = self._trustee(number, self.provider.chain.entries)
+            self.trustees[number] = self._trustee(number, self.provider.members.chain.entries)
 
     def _leave(self, number: int) -> None:
         left = self.tenants[number].id
         if left not in self.gone and len(self.tenants) - len(self.gone) > self.founders - 3:
-            self.provider.enrol([], left=[left])
+            self.provider.members.enrol([], left=[left])
             self.gone.add(left)
 
     def _join(self) -> None:
         number, home = len(self.tenants), self.root / "tenants" / f"{len(self.tenants):03d}"
         if number == self.founders + 4:
             return
-        self.provider.enrol([create(home, os.urandom, 0.0)])
-        pin(home, self.provider.chain.entries)
+        self.provider.members.enrol([create(home, os.urandom, 0.0)])
+        pin(home, self.provider.members.chain.entries)
         for trustee in self.trustees.values():
-            trustee.follow(self.provider.directory_update())
+            trustee.follow(self.provider.members.update())
         (home / "policy.toml").write_text((self.root / "tenants" / "000" / "policy.toml").read_text())
         with self.disks.watched():
             self.tenants[number] = self._tenant(number)

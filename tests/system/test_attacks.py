@@ -100,7 +100,8 @@ from tests.support.factories import (
     signed,
 )
 from tests.support.plans import InsecureSeeded
-from trustee.trustee import EpochNotCurrent, TrusteeLimits
+from trustee.meter import EpochNotCurrent
+from trustee.trustee import TrusteeLimits
 
 EVERYBODY = tuple(range(TENANTS))
 MASKING = (3, 4, 5)

@@ -31,7 +31,7 @@ from simulation.cloud.scenario import Scenario, names
 from simulation.run.federation import found
 from tenant_client.records.database import SCHEMA
 from tenant_client.records.journal import Unit
-from trustee import anchors as trustee_anchors, kept_sums, places, trustee
+from trustee import anchors as trustee_anchors, kept_sums, meter, places, trustee
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -341,7 +341,9 @@ def test_columns_are_documented_and_no_others(tmp_path: Path) -> None:
     Store(provider_file).close()
     with closing(sqlite3.connect(":memory:")) as tenant_db, closing(sqlite3.connect(":memory:")) as trustee_db:
         tenant_db.executescript(SCHEMA)
-        trustee_db.executescript(trustee._SCHEMA + kept_sums.SCHEMA + places.SCHEMA + trustee_anchors.SCHEMA)
+        trustee_db.executescript(
+            trustee._SCHEMA + meter.SCHEMA + kept_sums.SCHEMA + places.SCHEMA + trustee_anchors.SCHEMA
+        )
         assert documented_columns(model, "A tenant's home") == columns(tenant_db)
         assert documented_columns(model, "A trustee") == columns(trustee_db)
     with closing(sqlite3.connect(provider_file)) as provider_db:

@@ -241,7 +241,7 @@ def test_a_federation_is_founded_with_homes_that_know_one_another(tmp_path: Path
             assert tenant.policy == Policy(owners_minimum=3, cohort_minimum=3, dimensions=("workload", "context"))
             with closing(opened(tmp_path / "tenants" / f"{number:03d}")) as again:
                 assert again.id == tenant.id
-                assert again.chain.entries == federation.provider.chain.entries
+                assert again.chain.entries == federation.provider.members.chain.entries
         assert all(trustee.chain.directory.head == directory.head for trustee in federation.trustees)
         with pytest.raises(FileExistsError):
             found(tmp_path, 3, PlanSettings(**SETTINGS), policy)

@@ -37,7 +37,7 @@ LOST = 5
 def as_successor(root: Path, state: Succeeded, federation: Federation) -> Iterator[Trustee]:
     """The successor at work: its own keys, an empty memory, and the directory as an invitation brings it."""
     keys = state.shares[LOST], state.holder.signing, state.holder.mask
-    entries, memory = federation.provider.chain.entries, root / "successor.db"
+    entries, memory = federation.provider.members.chain.entries, root / "successor.db"
     others = [state.recovered] if state.recovered else []
     with closing(Trustee(*keys, entries, memory, os.urandom, TrusteeLimits(), None, others)) as trustee:
         yield trustee
@@ -171,7 +171,7 @@ def test_a_mask_key_that_is_renewed_serves_from_the_next_series_on_and_the_old_o
     with grounds.opened(tmp_path) as federation:
         first, _ = hold(federation, WEEKS[0])
         handovers = of.handovers(cards, (1, 3, 5))
-        federation.provider.reseat(succession.succeeded(of.committee, cards, handovers).trustees, handovers)
+        federation.provider.members.reseat(succession.succeeded(of.committee, cards, handovers).trustees, handovers)
         trustee = federation.trustees[3]
         old, trustee._mask_keys[new.public] = trustee._mask_key, new  # as it is after a restart with the key to come
         second, _ = hold(federation, WEEKS[1])

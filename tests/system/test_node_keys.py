@@ -16,7 +16,7 @@ from federation.protocol.enrolment import MemberCard, open_member_card
 from provider_server.metrics import Metrics
 from provider_server.network.superlink import SuperLink
 from provider_server.operations.round_runner import Rounds
-from provider_server.rounds.provider import RetiredNodeKey
+from provider_server.rounds.members import RetiredNodeKey
 from provider_server.settings import ProviderSettings, Rounds as RoundsTable
 from simulation.run.federation import Federation
 from tenant_client.cli import app
@@ -58,7 +58,7 @@ class Running:
         return open_member_card(file.read_bytes())
 
     def welcome(self, card: MemberCard) -> bool:
-        return self.federation.provider.welcome(card.member, card.node_key.decode())
+        return self.federation.provider.members.welcome(card.member, card.node_key.decode())
 
     def connect(self, number: int) -> Served:
         """Starts a tenant's node with the key in its home."""
@@ -125,7 +125,7 @@ def test_a_tenant_whose_node_was_unregistered_comes_back_under_its_own_name_and_
     assert [charge.start_h for charge in tenant.ledger.charges()] == [0.0, 336.0]
     with pytest.raises(RetiredNodeKey, match="retired before"):
         running.welcome(old_card)
-    assert provider.node_keys().count(card.node_key.decode()) == 1
+    assert provider.members.node_keys().count(card.node_key.decode()) == 1
 
 
 @pytest.mark.nightly
@@ -143,7 +143,7 @@ def test_a_key_that_was_replaced_opens_nothing_any_more(running: Running) -> Non
 @pytest.mark.nightly
 def test_the_node_of_a_tenant_that_left_is_shut_out(running: Running) -> None:
     provider, gone = running.federation.provider, running.federation.tenants[VICTIM].id
-    provider.enrol([], [gone])
+    provider.members.enrol([], [gone])
     running.rounds.step()
     running.nodes[VICTIM][1].wait_for(Link.REFUSED)
     assert len([node for node in running.link.nodes() if node.online]) == TENANTS - 1

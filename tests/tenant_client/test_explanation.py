@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from typer.testing import CliRunner
 
 from benchmarks.diagnosis import explanations as bench
+from benchmarks.diagnosis.provider_half import hints_of
 from crypto.ids import LeaseId
 from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
 from federation.protocol.service_messages import HintState, Suspicion
@@ -26,6 +27,7 @@ from tests.support.factories import NO_SIGNATURE, token
 from tests.tenant_client.test_watch_verb import LEASE, OTHER, hint
 
 HOUR_S = 3600.0
+KEYS = ("top1", "top3", "side")
 HANG = FailureFacts("collective_timeout", "all-reduce timed out")
 STRONG = HintFact("interconnect", 12.0, 25.0, 0.5)
 CODE_REASONS = [slug for slug, reason in REASONS.items() if reason.domain and reason.domain.value == "script"]
@@ -90,6 +92,39 @@ def test_two_sides_that_weigh_the_same_are_undecided() -> None:
     assert explain(facts).cause is FailureCause.UNDECIDED
 
 
+def test_a_hint_that_begins_with_the_job_s_own_error_says_little() -> None:
+    crash = FailureFacts("illegal_memory_access", "an illegal memory access was encountered")
+    with_it, before = (HintFact("compute", 10.0, 20.0, hours) for hours in (0.02, 3.0))
+    assert explain(replace(crash, hints=(with_it,))).cause is FailureCause.UNDECIDED
+    assert explain(replace(crash, hints=(before,))).cause is FailureCause.GPU
+    assert explain(replace(HANG, hints=(with_it,))).cause is FailureCause.GPU
+    assert "own kernel" in explain(replace(crash, hints=(with_it,))).ranked[1].evidence_for[1]
+
+
+def test_a_job_of_one_node_has_no_network_between_nodes() -> None:
+    few, many = (replace(HANG, hints=(STRONG,), ranks=ranks) for ranks in (8, 9))
+    assert explain(few).cause is FailureCause.NVLINK
+    assert explain(many).cause is FailureCause.NETWORK
+
+
+def test_an_error_that_reports_what_a_program_sees_accuses_nobody_by_itself() -> None:
+    slow = FailureFacts("runtime_error", "RuntimeError: straggler: rank 9 at 9.9 s > 3.0 x median 1.8 s")
+    unseen = FailureFacts("value_error", "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!")
+    assert {explain(facts).cause for facts in (slow, unseen)} == {FailureCause.UNDECIDED}
+    hinted = [
+        replace(slow, hints=(HintFact("compute", 2, 4, 1),)),
+        replace(unseen, hints=(HintFact("host", 5, 10, 1),)),
+    ]
+    assert [explain(facts).cause for facts in hinted] == [FailureCause.GPU, FailureCause.HOST]
+
+
+def test_a_hung_job_that_was_stopped_was_not_simply_ended() -> None:
+    stopped = FailureFacts(is_stopped=True)
+    hung = replace(stopped, findings=(FindingFact("communication_hang", (), "all ranks wait"),))
+    assert explain(stopped).cause is FailureCause.ENDED
+    assert explain(hung).cause is FailureCause.UNDECIDED
+
+
 hints_ = st.builds(
     HintFact,
     st.sampled_from([one.value for one in Suspicion]),
@@ -144,6 +179,80 @@ def test_both_halves_keep_what_was_measured(half: str) -> None:
     figures = bench.score([(case, bench.facts_of(case)) for case in bench.cases(half)])
     assert figures["n"] == 71
     assert (figures["top1"], figures["top3"], figures["side"]) >= (0.9, 0.97, 0.98)
+
+
+@pytest.mark.parametrize(("half", "least", "claimed"), [("seen", (1.0, 1.0, 1.0), 0), ("unseen", (0.8, 0.94, 0.8), 1)])
+@pytest.mark.parametrize("corpus", ["published", "folders"])
+def test_other_cases_keep_what_was_measured(
+    corpus: str, half: str, least: tuple[float, float, float], claimed: int
+) -> None:
+    """Targets: .9, .97, .98; the unseen halves were scored once, at .80, .95, .80 and .89, .94, .89."""
+    figures = bench.score(bench.labelled(corpus, half))
+    assert all(share >= at_least for share, at_least in zip((figures[key] for key in KEYS), least, strict=True))
+    assert figures["wrong_side_claimed"] <= claimed
+
+
+def test_the_halves_of_the_folders_are_every_other_name() -> None:
+    names = {half: [case["id"] for case, _ in bench.labelled_folders(half)] for half in ("seen", "unseen")}
+    assert {half: len(of_it) for half, of_it in names.items()} == {"seen": 18, "unseen": 18}
+    every = sorted(names["seen"] + names["unseen"])
+    assert names["seen"] == every[::2]
+
+
+# ---- hints of a provider's half --------------------------------------------------------------------------------------
+
+TELEMETRY = "time,node,gpu,metric,value\n"
+LOG = "n1: started\nn2: started\n"
+
+
+def half(folder: Path, kernel: str = "", telemetry: str = "2026-03-05T12:00:00Z,n1,0,DCGM_FI_DEV_GPU_UTIL,9\n") -> Path:
+    (folder / "kernel.log").write_text(kernel)
+    (folder / "telemetry.csv").write_text(TELEMETRY + telemetry)
+    return folder
+
+
+def test_an_event_becomes_a_hint_at_its_time_in_either_form_of_log(tmp_path: Path) -> None:
+    text = "kernel: mlx5_core 0000:5e:00.0 ib2: Link down\n"
+    for stamp in ("2026-03-05T11:00:00+0000", "2026-03-05T13:00:00+02:00", "Mar  5 11:00:00"):
+        (hint_,) = hints_of(half(tmp_path, f"{stamp} n1 {text}"), LOG)
+        assert (hint_.suspicion, hint_.ratio, hint_.hours_before) == ("interconnect", 10.0, 1.0), stamp
+    (old,) = hints_of(half(tmp_path, f"2026-03-04T11:00:00+0000 n1 {text}"), LOG)
+    assert old.is_cleared
+
+
+@pytest.mark.parametrize(
+    ("kernel", "organs"),
+    [
+        ("n1 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.", ["host_link"]),
+        ("n1 kernel: NVRM: Xid (PCI:0000:3b:00): 48, pid=1, DBE", ["memory"]),
+        ("n1 kernel: NVRM: Xid (PCI:0000:3b:00): 13, pid=1, Graphics SM Warp Exception", []),
+        ("n1 kernel: NVRM: Xid (PCI:0000:3b:00): 31, pid=1, MMU Fault", []),
+        ("n1 kernel: NVRM: Xid (PCI:0000:3b:00): 45, pid=1, Ch 00000008", []),
+        ("n9 kernel: NVRM: Xid (PCI:0000:3b:00): 48, pid=1, DBE", []),
+        ("n1 kernel: Memory cgroup out of memory: Killed process 48213 (python3) total-vm:1kB", []),
+        ("n1 kernel: Out of memory: Killed process 48213 (python3) total-vm:1kB", ["host"]),
+    ],
+)
+def test_what_the_job_did_or_another_host_is_no_hint(tmp_path: Path, kernel: str, organs: list[str]) -> None:
+    hints = hints_of(half(tmp_path, f"2026-03-05T11:00:00+0000 {kernel}\n"), LOG)
+    assert [one.suspicion for one in hints] == organs
+
+
+def test_counters_that_rose_and_clocks_held_down_are_hints(tmp_path: Path) -> None:
+    rows = [
+        f"2026-03-05T{at}:00:00Z,n1,0,{name},{value}\n"
+        for name, values in {
+            "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": (100, 163, 164),  # 8 units of 8 above the first
+            "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS": (4, 132, 0),  # the power brake
+            "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": (7, 7, 7),
+        }.items()
+        for at, value in zip((10, 11, 12), values, strict=True)
+    ]
+    hints = {one.suspicion: one for one in hints_of(half(tmp_path, telemetry="".join(rows)), LOG)}
+    assert {organ: (one.ratio, one.hours_before) for organ, one in hints.items()} == {
+        "host_link": (4.0, 0.0),
+        "compute": (4.0, 1.0),
+    }
 
 
 # ---- from the journal ------------------------------------------------------------------------------------------------

@@ -159,6 +159,12 @@ def test_the_script_lets_jobs_start_without_the_program(tmp_path: Path) -> None:
     assert code == 0
 
 
+def test_the_script_says_nothing_to_those_who_have_not_set_it_up(tmp_path: Path) -> None:
+    """As `TaskProlog` it is run for every job of a cluster."""
+    environment = {"PHAROAH_TENANT": "", "PATH": "/usr/bin:/bin"}
+    assert prolog(tmp_path, "", **environment, SLURM_STEP_ID="0") == (0, "")
+
+
 @pytest.mark.parametrize("environment", [{"PHAROAH_GATE": "off"}, {"SLURM_PROCID": "1"}])
 def test_the_script_says_nothing_where_it_is_off_or_another_task_speaks(
     tmp_path: Path, environment: dict[str, str]

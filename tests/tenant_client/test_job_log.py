@@ -49,6 +49,42 @@ def test_labels_of_lines_tell_rank_and_host(label: str, rank: int | None, host: 
     assert (seen.reason, seen.rank, seen.host) == ("type_error", rank, host)
 
 
+@pytest.mark.parametrize(
+    "where", ["DataLoader worker process 4", "pin memory thread for device 0", "replica 1 on device 1"]
+)
+def test_the_original_of_what_was_raised_again_is_read_in_its_place(where: str) -> None:
+    again = f"OSError: Caught OSError in {where}.\nOriginal {raised('OSError: [Errno 116] Stale file handle')}"
+    (seen,) = roots(labelled("[rank6]: ", raised(again)))
+    assert (seen.reason, seen.rank, seen.line) == ("os_error", 6, 4)
+    assert seen.text == "OSError: [Errno 116] Stale file handle"
+
+
+@pytest.mark.parametrize("word", ["upd  ", "update ", "batch ", "step="])
+def test_steps_in_other_words_show_that_a_failure_was_survived(word: str) -> None:
+    def went_on(steps: int) -> list[str]:
+        return reasons(
+            raised("ValueError: bad sample") + "".join(f"rank 0 | {word}{at} | ctc 26.6\n" for at in range(steps))
+        )
+
+    assert went_on(4) == ["value_error"]
+    assert went_on(5) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ("socketPollConnect: connect to 10.0.0.1<5> returned Connection timed out (110), exceeded", "transport_error"),
+        ("socketProgressOpt: Call to recv from 10.0.0.1<5> failed : Connection timed out", "transport_error"),
+        ("socketProgressOpt: Call to recv from 10.0.0.1<5> failed : Connection reset by peer", "connection_error"),
+        ("socketProgress: Connection closed by remote peer n1<5>", "peer_lost"),
+    ],
+)
+def test_a_socket_that_times_out_is_the_transport_s_and_one_that_is_closed_a_peer_s(said: str, reason: str) -> None:
+    error = "torch.distributed.DistBackendError: NCCL error in: a.cpp:7, remote process exited, NCCL version 2.21.5"
+    log = raised(f"{error}\nncclRemoteError: A call failed possibly due to a network error.\nLast error:\n{said}")
+    assert next(seen.reason for seen in read(reader(log)) if seen.role is Role.SYMPTOM) == reason
+
+
 def test_interleaved_ranks_keep_their_own_tracebacks() -> None:
     one = labelled("[rank0]: ", raised("KeyError: 'x'")).splitlines()
     two = labelled("[rank1]: ", raised("IndexError: list index out of range")).splitlines()

@@ -106,6 +106,7 @@ def test_marks_go_to_ranks_hosts_and_cards_and_hints_to_none() -> None:
         ),
         Evidence("cuda_error", Role.SYMPTOM, "job_log", "b.log", 9, "late", rank=2),
         Evidence("unknown", Role.TEARDOWN, "job_log", "b.log", 10, "closing", rank=0),
+        Evidence("time_limit", Role.ROOT, "job_log", "b.log", 11, "CANCELLED AT 21:52:36 DUE TO TIME LIMIT", rank=0),
     ]
     findings = [{"kind": "slow_rank", "ranks": [2], "text": "rank 2 is 3 steps behind", "cleared_at_s": None}]
     (route,) = routes(known, 0, 2, marks_of(known, seen, findings))
@@ -133,13 +134,15 @@ def test_the_picture_is_xml_whatever_the_names() -> None:
 def test_the_verb(tmp_path: Path) -> None:
     log, out = tmp_path / "nccl.log", tmp_path / "path.svg"
     log.write_text(OLD + NEW)
-    asked = ["path", "lease-1", "--home", str(tmp_path), "--log", str(log), "--from", "0", "--to", "2"]
+    asked = ["path", "--home", str(tmp_path), "--log", str(log), "--from", "0", "--to", "2"]
     done = CliRunner().invoke(app, [*asked, "--out", str(out), "--json"])
     assert done.exit_code == 0, done.output
     (route,) = json.loads(done.stdout)["routes"]
     assert set(route) == {"title", "hops", "limits"}
     assert ET.fromstring(out.read_text()).tag.endswith("svg")  # noqa: S314 (written a line above)
     assert CliRunner().invoke(app, [*asked[:-1], "17"]).exit_code == 3
+    assert "journal is empty" in CliRunner().invoke(app, [*asked, "lease-1"]).output
+    assert CliRunner().invoke(app, ["path", "--home", str(tmp_path), "--from", "0", "--to", "2"]).exit_code == 2
     log.write_text(
         OLD + NEW + "gpu-a:31:77 [0] transport/net_ib.cc:98 NCCL WARN NET/IB : mlx5_1:1 Got async event : port error\n"
     )

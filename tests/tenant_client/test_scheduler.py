@@ -73,7 +73,9 @@ def test_no_scheduler_and_values_that_are_no_numbers() -> None:
         ("n[a-b,2]", ["n2"]),
         ("n[²,2-³]", []),
         ("n[1-", ["n[1-"]),
-        ("r[1-2]n[1-2]", ["r[1-2]n[1-2]"]),
+        ("r[1-2]n[08-09].x,b", ["r1n08.x", "r1n09.x", "r2n08.x", "r2n09.x", "b"]),
+        ("gpu[001-002,007]", ["gpu001", "gpu002", "gpu007"]),
+        ("a[1]b[1]c[1]d[1]e[1]f[1]", ["a[1]b[1]c[1]d[1]e[1]f[1]"]),  # more dimensions than Slurm has
     ],
 )
 def test_host_lists(text: str, hosts: list[str]) -> None:
@@ -85,6 +87,7 @@ def test_host_lists(text: str, hosts: list[str]) -> None:
 
 def test_a_list_of_a_thousand_million_hosts_is_cut() -> None:
     assert sum(1 for _ in hostlist("n[1-999999999]")) == 65536
+    assert sum(1 for _ in hostlist("n[1-99999]n[1-99999]n[1-99999]")) == 65536
 
 
 @given(st.text(alphabet="n[]-,0123456789 ", max_size=40))

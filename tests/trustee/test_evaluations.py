@@ -20,7 +20,8 @@ from federation.protocol.round_messages import DirectoryUpdate, EvaluationReques
 from tests.support.changing import replace
 from tests.support.factories import WEEKS_PER_EPOCH, Cast, a_plan, keys
 from tests.trustee.test_trustee import a_newcomer, an_element, an_unmasking
-from trustee.trustee import EpochNotCurrent, Trustee, TrusteeLimits
+from trustee.meter import EpochNotCurrent
+from trustee.trustee import Trustee, TrusteeLimits
 
 
 def a_request(

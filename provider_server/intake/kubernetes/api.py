@@ -182,7 +182,7 @@ class Api:
         except RuntimeError as error:
             if not self._client.is_closed:
                 raise
-            # Another thread ended all connections between two requests of this one: httpx has no error of its own for it.
+            # Another thread closed the client between two requests of this one: httpx has no error of its own for that.
             raise Unreachable("the connections to the Kubernetes API are closed") from error
         except (OSError, UnicodeDecodeError) as error:
             raise Unreachable(f"no token for the Kubernetes API: {self._server.token_file}") from error
