@@ -36,7 +36,8 @@ CLIENTS, BATCHES, FIRST_WEEK = 50, 2, 2965
 NAMED_PER_WEEK = 8.0
 TOLD_WITHIN_S = 2.0
 EDGE = 0.03  # of a week, before its end, in which nobody asks: it is milliseconds in which clocks are read twice
-LATENCY_S = 60.0
+LATENCY_S, LATENCY_WEEK_S = 60.0, 150.0
+START_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,12 @@ class Recorder:
             self.seen.append(self._seen(at_s, host_and_port(caller.peer)[1], question[8:], length))
             await say(of, said, caller, context)
 
-        handlers.Handlers._first, handlers.Handlers._say = read, answer  # type: ignore[method-assign]
+        methods: Any = handlers.Handlers
+        methods._first, methods._say = read, answer
         try:
             yield
         finally:
-            handlers.Handlers._first, handlers.Handlers._say = first, say  # type: ignore[method-assign]
+            methods._first, methods._say = first, say
 
     def _seen(self, at_s: float, port: int, question: bytes, answered: int) -> Seen:
         with suppress(DecodeError):
@@ -241,7 +243,13 @@ def _clients(grounds: Grounds, port: int, directory: Any, clock: Clock, arm: Arm
             Client(number, grounds, port, Path(folder) / f"{number}.db", listed, clock) for number in range(CLIENTS)
         ]
         taken: list[tuple[str, float]] = []
-        work = (lambda each: each.live(arm)) if arm else (lambda each: _timed(each, taken))
+
+        def work(client: Client) -> None:
+            if arm is None:
+                _timed(client, taken)
+            else:
+                client.live(arm)
+
         threads = [threading.Thread(target=work, args=(client,)) for client in clients]
         for thread in threads:
             thread.start()
@@ -273,11 +281,15 @@ def _timed(client: Client, taken: list[tuple[str, float]]) -> None:
             ):
                 once.check(client.lease())
 
-        ways = {
+        def fresh_anonymous() -> None:
+            with client.peer() as peer:
+                ask(peer, connection, client.lease(), client.clock())
+
+        ways: dict[str, Callable[[], object]] = {
             "named_standing": lambda: online.check(client.lease()),
             "anonymous_standing": lambda: ask(standing, connection, client.lease(), client.clock()),
             "named_new": fresh_named,
-            "anonymous_new": lambda: client.anonymous(connection),
+            "anonymous_new": fresh_anonymous,
         }
         order = list(ways)
         while time.monotonic() < end_s and kept.kept(connection, FIRST_WEEK + 1) > 1:
@@ -295,8 +307,9 @@ def _timed(client: Client, taken: list[tuple[str, float]]) -> None:
 
 def run(arm: Arm | None) -> tuple[list[Seen], Any]:
     """What the provider saw, and what the clients say afterwards, beside the numbers of tenants."""
-    issuing.SLACK_S = 0.0  # type: ignore[misc]  # five minutes are milliseconds here
-    week_s = arm.week_s if arm else 15.0
+    issuing.SLACK_S = 0.0  # five minutes are milliseconds here
+    week_s = arm.week_s if arm else LATENCY_WEEK_S
+    passed_s = 0.0 if arm else LATENCY_WEEK_S - START_S  # passes are bought at once, and then good for all of a week
     with ExitStack() as stack:
         grounds = Grounds.founded(Path(stack.enter_context(TemporaryDirectory(prefix="pharoah-bench-"))), CLIENTS)
         provider = stack.enter_context(closing(grounds.provider()))
@@ -304,7 +317,7 @@ def run(arm: Arm | None) -> tuple[list[Seen], Any]:
         sessions = Sessions(session_key(grounds.provider_seed), time.time)
         recorder = Recorder(sessions)
         stack.enter_context(recorder.recording())
-        clock = Clock(time.monotonic() + 15.0, week_s)  # when the clients have started
+        clock = Clock(time.monotonic() + START_S - passed_s, week_s)  # when the clients have started
         issuer = Passes(provider, grounds.provider_seed, clock, os.urandom)
         if arm and arm.name == "unpaced":
             issuer = Unpaced(provider, grounds.provider_seed, clock, os.urandom)
