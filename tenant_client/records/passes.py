@@ -5,7 +5,10 @@ from collections.abc import Sequence
 from federation.protocol.passes import Pass
 from federation.runtime.sqlite import Connection, transaction
 
-_ANY = "SELECT pass FROM passes WHERE week = ? ORDER BY random() LIMIT 1"
+_TAKE = (
+    "DELETE FROM passes WHERE (week, pass) ="
+    " (SELECT week, pass FROM passes WHERE week = ? ORDER BY random() LIMIT 1) RETURNING pass"
+)
 
 
 def keep(connection: Connection, week: int, passes: Sequence[Pass]) -> None:
@@ -25,14 +28,16 @@ def take(connection: Connection, week: int) -> Pass | None:
     """One pass of a week, at random, which is no longer here then; None if there is none.
 
     At random, since the order in which they were issued is known to the issuer by blinded elements alone, and is to
-    stay nobody's business. After a power cut at this moment a pass may be here again; shown again, it is refused.
+    stay nobody's business.
     """
-    connection.execute("PRAGMA synchronous=NORMAL")  # or each check would wait for the disk
-    try:
-        with transaction(connection):
-            row = connection.execute(_ANY, (week,)).fetchone()
-            if row is not None:
-                connection.execute("DELETE FROM passes WHERE week = ? AND pass = ?", (week, row[0]))
-    finally:
-        connection.execute("PRAGMA synchronous=FULL")
-    return None if row is None else Pass(row[0])
+    with connection.lock:
+        rows = connection.execute(_TAKE, (week,)).fetchall()  # to its end, which commits
+    return Pass(rows[0][0]) if rows else None
+
+
+def hurry(connection: Connection) -> None:
+    """Lets this connection's writes not wait for the disk.
+
+    After a power cut in that moment a pass that was taken may be here again; shown again, it is refused.
+    """
+    connection.execute("PRAGMA synchronous=NORMAL")
