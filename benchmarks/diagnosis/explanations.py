@@ -1,8 +1,8 @@
 """Explanations over both sides: top-1, top-3 and whose side, on cases with labels.
 
-    python -m benchmarks.diagnosis.explanations [--of cases|published|folders] [--half seen|unseen|both] [--json]
+    python -m benchmarks.diagnosis.explanations [--of cases|published|later|folders] [--half seen|unseen|both] [--json]
 
-A case is a line of `explanations/cases.jsonl` or `published.jsonl`; README.md there says what it has. The tenant's
+A case is a line of a file of `explanations/`; README.md there says what it has. The tenant's
 lines are diagnosed as logs are, so that part is the tool's own work; findings, hints, own runs, tests and the bundle's
 verdict come in as the case has them. The halves are split by a hash of the case's name: weights were set on the seen
 one.
@@ -30,7 +30,7 @@ from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, gather
 from tenant_client.sources import exit_status
 
 CASES = Path(__file__).resolve().parent / "explanations"
-CORPORA = ("cases", "published", "folders")
+CORPORA = ("cases", "published", "later", "folders")
 Case = Mapping[str, Any]
 
 

@@ -49,6 +49,7 @@ HALF_MORE, WORSE_FROM, FOURFOLD = np.log(1.5), np.log(2.0), np.log(4.0)
 MAIN_EFFECT_SD = 0.4  # of log λ and log κ: beyond context and age, workloads differ by half, not tenfold
 SEEN_EFFECT_SD = 0.7  # the same of what the provider sees: some failures leave no trace there
 MOST_LEVERAGE, MOST_SHIFT = 0.95, 1.5  # how far one scoring step is trusted to take a pair out of its own main effects
+MOST_PULL = 20.0  # failures: as hard as the prior of θ lets any pair pull main effects whose ratio is on the grid
 MOST_REFITS = 30
 SETTLED = 0.01  # the standard deviation of what a refit changes in log rates: well below what is known of any
 EM_STEPS = 10
@@ -320,15 +321,19 @@ def _main_effects(
 def _as_counts(witness: _Witness, rate: Floats, log_prior: Floats) -> tuple[Floats, Floats]:
     """Counts and variances of noise, both (P,), that pull main effects as strongly as the pairs do, θ integrated out.
 
-    They give the log likelihood of log λκ the slope and curvature that p(y | λκ) = ∫ p(y | λκθ) p(θ) dθ has.
+    They give the log likelihood of log λκ the slope that p(y | λκ) = ∫ p(y | λκθ) p(θ) dθ has, and its curvature as far
+    as a count can have it: no more than Poisson's. The slope is kept whatever the curvature, since main effects rest
+    where slopes add up to nothing; a pair of .2 expected failures that had one pulled as if it had had .4. Only beyond
+    what ratios on the grid can explain, a pair pulls no more than `MOST_PULL` failures, or twice as many as expected.
     """
     width, expected = 0.1, rate * witness.exposure
     low, middle, high = (
         logsumexp(witness.at(np.log(rate) + shift) + log_prior, axis=1) for shift in (-width, 0.0, width)
     )
-    slope = (high - low) / (2.0 * width)
-    curvature = np.maximum((2.0 * middle - low - high) / width**2, np.abs(slope) + 1e-9)
-    return expected * (1.0 + slope / curvature), np.maximum(expected**2 / curvature - expected, 0.0)
+    slope = np.minimum((high - low) / (2.0 * width), np.maximum(expected, MOST_PULL))
+    bend = np.maximum((2.0 * middle - low - high) / width**2, np.abs(slope) + 1e-9)
+    curvature = np.minimum(bend, expected)
+    return expected * (1.0 + slope / curvature), expected**2 / curvature - expected
 
 
 def _marginal(witness: _Witness, base: _Baseline) -> Floats:

@@ -30,6 +30,7 @@ from tenant_client.diagnosis.filter_rules import keeps
 from tenant_client.diagnosis.lessons import Lessons
 from tenant_client.diagnosis.log_templates import Templates
 from tenant_client.diagnosis.odd_calls import odd_call
+from tenant_client.diagnosis.wording import shared_fault, told
 from tenant_client.sources import (
     elastic,
     exit_status,
@@ -70,7 +71,8 @@ class Diagnosis:
 
     If the reason is unknown, `root` is an exception without a matching cue, or None; `symptom` is then what the job's
     survivors say, or None. `verdict` is what the launcher says of the rank that ended first,
-    `odd` which ranks stood in another collective than the others, if the watchdogs' lines tell.
+    `odd` which ranks stood in another collective than the others, if the watchdogs' lines tell, or that several ranks
+    failed alike.
     """
 
     reason: str
@@ -112,13 +114,13 @@ class Diagnosis:
     def sentence(self) -> str:
         """One line for a person."""
         if self.root is None and self.symptom is not None:
-            what = f"{self.symptom.reason}: {self.symptom.where}: {_told(self.symptom.text)}"
+            what = f"{self.symptom.reason}: {self.symptom.where}: {told(self.symptom.text)}"
             return f"cause unknown, only a symptom of it: {what}{self._odd}"
         if self.root is None:
             return "cause unknown: no known error pattern in the logs"
         where = [f"rank {self.rank}" if self.rank is not None else "", self.host, f"GPU {self.gpu}" if self.gpu else ""]
         place = ", ".join(part for part in where if part)
-        what = _told(self.root.text)
+        what = told(self.root.text)
         reason = "cause unknown" if self.reason == "unknown" else self.reason
         return f"{reason}: {f'{place}: ' if place else ''}{self.root.where}: {what}{self._odd}"
 
@@ -130,13 +132,6 @@ class Diagnosis:
         if self.root is not None:
             yield self.root
             yield from (seen for seen in self.cascade if seen.reason == self.reason and seen.role is self.root.role)
-
-
-def _told(text: str) -> str:
-    """A line's beginning; of a long error of NCCL also its last words, which say what happened."""
-    flat = " ".join(text.split())
-    before, mark, last = flat.partition("Last error: ")
-    return f"{before[:90]}… {mark}{last}"[:200] if mark and len(flat) > 200 else flat[:200]
 
 
 @dataclass
@@ -262,7 +257,7 @@ def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
     if root is None:
         symptom = next(iter(_symptoms(seen)), None)
         return Diagnosis(UNKNOWN, None, _few(seen, None), symptom, _verdict(seen), _odd_of(seen))
-    odd = _odd_of(seen) if root.role is Role.SYMPTOM else ""  # where a root names itself, it says more
+    odd = _odd_of(seen) if root.role is Role.SYMPTOM else shared_fault(seen, root)
     return Diagnosis(root.reason, root, _few(seen, root), verdict=_verdict(seen), odd=odd)
 
 

@@ -25,6 +25,22 @@ TIMEOUT = Evidence("collective_timeout", Role.SYMPTOM, "job_log", "job.log", 10,
 TERMINATED = Evidence("unknown", Role.TEARDOWN, "job_log", "job.log", 5, "closing signal SIGTERM")
 
 
+FAULT = Evidence("illegal_memory_access", Role.ROOT, "job_log", "job.log", 7, "CUDA error: an illegal", rank=0)
+
+
+def test_kernels_that_fail_on_several_ranks_are_said_to_be_several() -> None:
+    twice = [FAULT, replace(FAULT, rank=0, line=8)]
+    assert not diagnose(twice).odd
+    assert diagnose([*twice, replace(FAULT, rank=5, line=9)]).sentence.endswith("; the same on 2 ranks")
+    assert not diagnose([KEY, replace(KEY, rank=5)]).odd
+
+
+def test_a_long_error_is_told_with_its_last_words() -> None:
+    long = f"DistBackendError: NCCL error in: {'x' * 300} Last error: socketProgress: Connection closed"
+    sentence = diagnose([replace(TIMEOUT, text=long)]).sentence
+    assert sentence.endswith("… Last error: socketProgress: Connection closed")
+
+
 # ---- scores --------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,26 @@
+"""What a diagnosis says of its evidence, in a few words.
+
+>>> told("DistBackendError: NCCL error " + 20 * "in: a.cpp:7, " + "Last error: socketProgress: closed")[-36:]
+'… Last error: socketProgress: closed'
+"""
+
+from collections.abc import Sequence
+
+from tenant_client.sources.evidence import Evidence, Role
+
+_OF_ADDRESSES = ("illegal_memory_access", "gpu_page_fault")
+_MOST = 200
+_BEGINNING = 90
+
+
+def told(text: str) -> str:
+    """A line's beginning; of a long error of NCCL also its last words, which say what happened."""
+    flat = " ".join(text.split())
+    before, mark, last = flat.partition("Last error: ")
+    return f"{before[:_BEGINNING]}… {mark}{last}"[:_MOST] if mark and len(flat) > _MOST else flat[:_MOST]
+
+
+def shared_fault(seen: Sequence[Evidence], root: Evidence) -> str:
+    """On how many ranks kernels reached beyond their memory, if on several: one bad GPU is one rank's."""
+    ranks = {one.rank for one in seen if one.reason == root.reason and one.role is Role.ROOT} - {None}
+    return f"the same on {len(ranks)} ranks" if root.reason in _OF_ADDRESSES and len(ranks) > 1 else ""
