@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from crypto.codec import encode
 from crypto.errors import (
@@ -37,11 +39,13 @@ from provider_server.online.passes import LIST_AGAIN_WEEKS, LISTED_WEEKS, SLACK_
 from provider_server.online.service import serve_online
 from provider_server.online.sessions import Sessions
 from simulation.run.federation import Federation
+from tenant_client.cli import app
 from tenant_client.network import anonymous
 from tenant_client.network.anonymous import SPREAD_S, NoPass, ask, buy, order_moment
 from tenant_client.network.provider_service import Online
 from tenant_client.records import passes as kept_passes
 from tenant_client.records.database import open_database
+from tenant_client.records.questions import noted
 from tests.provider_server.test_online import HOST, KEY, Hints, Served, a_bundle, line, tls
 from tests.support.factories import labels
 from tests.support.federations import Grounds, begin
@@ -352,6 +356,28 @@ def test_without_a_pass_nothing_is_sent(place: Place) -> None:
     with pytest.raises(NoPass, match="no pass"):
         ask(peer, place.database(), labels(0, 0), LATER_S)
     assert not sent
+
+
+def test_the_tenant_of_a_home_asks_by_its_settings_and_notes_that_it_did(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the key of the home: nothing is signed, so it need not be there."""
+    (tmp_path / "tenant.toml").write_text(f'[provider]\nonline = "{HOST}:{place.server.port}"\n')
+    (tmp_path / "provider.pem").write_bytes(tls().certificate_pem)
+    with closing(open_database(tmp_path / "tenant.db")) as connection:
+        buy(place.online(), connection, place.directory(), WEEK + 1)
+        place.clock.at_s = LATER_S
+        monkeypatch.setattr(anonymous, "time", SimpleNamespace(time=lambda: LATER_S))
+        found = anonymous.anonymous_check(tmp_path, labels(0, 0))
+        assert found == place.online().check(labels(0, 0))
+        assert [(one.kind, one.questions) for one in noted(connection)] == [("anonymous-check", 1)]
+        assert kept_passes.kept(connection, WEEK + 1) == BATCHES * BATCH - 1
+
+
+def test_anonymous_is_a_way_to_ask_online(tmp_path: Path) -> None:
+    asked = CliRunner().invoke(app, ["check", "--home", str(tmp_path), "--anonymous", "--latest"])
+    assert asked.exit_code == 3  # 2 would be a mismatch
+    assert "--online" in asked.output
 
 
 def test_a_pass_whose_answer_was_lost_is_not_shown_again(place: Place) -> None:
