@@ -7,6 +7,11 @@ line of the watch that names the rank, and from the hang, to the first step beyo
 since the last checkpoint is trained again by then. State is kept if each step that is trained again has the very loss
 of the first time, on each rank, which needs the same weights, the same state of the optimizer and the same step.
 
+What the seconds from the verdict go to, in this order: `plan` (the plan is made, the agent and its rank are ended),
+`peers_end` (the other ranks see it), `rendezvous` (torch drops the lost agent, the standby joins, processes of all
+ranks are started), `import` (Python and torch are loaded), `group` (Gloo connects them), `checkpoint` (model,
+optimizer and state), `steps_again` (what was lost since the checkpoint, and one step more).
+
 Not measured: nodes that are really apart, GPUs, large checkpoints. The planted hang is a rank that sleeps.
 """
 
@@ -18,8 +23,9 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +35,15 @@ NODES, SPARE = ("node-a", "node-b", "node-c"), "node-d"
 FIRST_HANG, LAST_HANG, MORE_STEPS = 22, 38, 8
 TIMEOUT_S = 240.0
 FROM_VERDICT_S, FROM_HANG_S = 20.0, 35.0
+PHASES = ("plan", "peers_end", "rendezvous", "import", "group", "checkpoint", "steps_again")
 
 
 @dataclass(frozen=True)
 class Replaced:
-    """One run. Seconds are None where the job did not go on; `load` is the load average when it began."""
+    """One run. Seconds are None where the job did not go on; `load` is the load average when it began.
+
+    `phases_s` add up to `from_verdict_s`, in the order of `PHASES`; empty where the job did not go on.
+    """
 
     node: str
     hang_step: int
@@ -46,6 +56,7 @@ class Replaced:
     is_state_kept: bool
     exit_code: int
     load: float
+    phases_s: Mapping[str, float]
 
 
 def run(node: str, hang_step: int) -> Replaced:
@@ -76,7 +87,8 @@ def judged(
     hang_s = next((one["at_s"] for one in events if one["event"] == "hang"), None)
     act = next((one for one in acts if one["acted"]), None)
     if hang_s is None or act is None:
-        return Replaced(node, hang_step, "", "", None, None, None, None, is_state_kept=False, exit_code=code, load=load)
+        nothing = (None, None, None, None)
+        return Replaced(node, hang_step, "", "", *nothing, is_state_kept=False, exit_code=code, load=load, phases_s={})
     starts = [one for one in events if one["event"] == "start" and one["at_s"] > hang_s]
     steps = [one for one in events if one["event"] == "step"]
     done = max(one["step"] for one in steps if one["at_s"] < hang_s)
@@ -93,7 +105,21 @@ def judged(
         is_state_kept=bool(starts) and _is_kept(steps, hang_s, starts[0]["step"], done),
         exit_code=code,
         load=round(load, 2),
+        phases_s={} if new_s is None else _phases(act, events, starts, new_s),
     )
+
+
+def _phases(
+    act: dict[str, Any], events: Sequence[dict[str, Any]], starts: Sequence[dict[str, Any]], new_s: float
+) -> dict[str, float]:
+    """Seconds from the verdict on, phase by phase; of several ranks the last one ends a phase."""
+    newest = {one["node"]: one for one in starts if one["at_s"] < new_s}.values()
+    gone = [one["at_s"] for one in events if one["event"] == "gone" and act["verdict_s"] < one["at_s"] < new_s]
+    ends = [act["acted_s"], max(gone, default=act["acted_s"])]
+    ends += [max(one[name] for one in newest) for name in ("launched_s", "imported_s", "joined_s", "at_s")]
+    ends.append(new_s)
+    spans = zip(PHASES, pairwise([act["verdict_s"], *ends]), strict=True)
+    return {name: round(end - begin, 2) for name, (begin, end) in spans}
 
 
 def _is_kept(steps: Sequence[dict[str, Any]], hang_s: float, resumed_at: int, done: int) -> bool:
@@ -110,6 +136,7 @@ def figures(ran: Sequence[Replaced]) -> dict[str, Any]:
     went_on = [one for one in ran if one.from_verdict_s is not None and one.exit_code == 0]
     from_verdict = [one.from_verdict_s for one in went_on if one.from_verdict_s is not None]
     from_hang = [one.from_hang_s for one in went_on if one.from_hang_s is not None]
+    phases = {name: [one.phases_s[name] for one in went_on] for name in PHASES}
     return {
         "runs": len(ran),
         "failed": len(ran) - len(went_on),
@@ -118,6 +145,8 @@ def figures(ran: Sequence[Replaced]) -> dict[str, Any]:
         "state_kept": sum(one.is_state_kept for one in ran),
         "from_verdict_s": {"median": statistics.median(from_verdict), "most": max(from_verdict)} if went_on else None,
         "from_hang_s": {"median": statistics.median(from_hang), "most": max(from_hang)} if went_on else None,
+        "phases_s": {name: statistics.median(seconds) for name, seconds in phases.items()} if went_on else None,
+        "load": statistics.median(one.load for one in ran),
         "wanted_s": [FROM_VERDICT_S, FROM_HANG_S],
         "within": sum(v <= FROM_VERDICT_S and h <= FROM_HANG_S for v, h in zip(from_verdict, from_hang, strict=True)),
         "cases": [asdict(one) for one in ran],

@@ -39,6 +39,7 @@ from provider_server.outputs import node_check
 from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
 from provider_server.verbs import (
+    expectations as provider_expectations,
     kubernetes,
     learning,
     leases,
@@ -60,6 +61,7 @@ from simulation.bench import (
     closed_loop as bench_closed_loop,
     epochs as bench_epochs,
     field as bench_field,
+    goodput as bench_goodput,
     impact,
     learning as bench_learning,
     looks as bench_looks,
@@ -185,6 +187,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider catalogue": list[learning.CatalogueRow],
     "pharoah-provider votes": votes.SuspectsView,
     "pharoah-provider slow": slow.PacesView,
+    "pharoah-provider expectations": provider_expectations.ExpectationsView,
     "pharoah-provider findings": list[store.FindingRow],
     "pharoah-provider backup": list[store.BackupRow],
     "pharoah-provider restore": list[store.BackupRow],
@@ -210,6 +213,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim bench votes": bench_votes.VotesRows,
     "pharoah-sim bench world": bench_world.WorldFigures,
     "pharoah-sim bench slow": bench_slow.SlowRows,
+    "pharoah-sim bench goodput": bench_goodput.GoodputRows,
     "pharoah-sim bench scale": bench_scale.ScaleFigures,
     "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
     "pharoah-sim bench check": bench_check.CheckFigures,

@@ -2,6 +2,7 @@
 
 from federation.runtime.console import CommandLine
 from provider_server.verbs import (
+    expectations,
     keys,
     kubernetes,
     learning,
@@ -36,6 +37,7 @@ app.add(FLEET, telemetry.contexts, telemetry.hazard, telemetry.repaired, own_fai
 app.add(FLEET, snapshots.snapshot, snapshots.changes)
 app.add(FLEET, nodes.watch_nodes, nodes.node_check, nodes.node_service, nodes.placement, nodes.probes, path.path)
 app.add(FLEET, spares.spares)
-app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain, votes.votes, slow.slow)
+app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain)
+app.add(RELEASES, votes.votes, slow.slow, expectations.expectations)
 app.add(RELEASES, learning.publish, learning.catalogue, store.findings)
 app.add(STORE, store.backup, store.restore)

@@ -7,8 +7,9 @@ import msgspec
 from crypto.ids import TenantId
 from federation.protocol.bundle import LONGEST_NAME
 from federation.protocol.plan import LONGEST_HORIZON, Mechanism, are_in_order
+from federation.protocol.subjects import Subject
 from federation.runtime.settings import BadSettings
-from provider_server.rounds.planning import SPEED, VOTES, PlanSettings, with_optional
+from provider_server.rounds.planning import PlanSettings, with_optional
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -55,6 +56,7 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     new_mask_keys: Literal["required", "optional"] = "required"
     votes_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     speed_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    goodput_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
 
     def __post_init__(self) -> None:
         if self.noise_shares > self.cohort_minimum:
@@ -67,8 +69,14 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("openings are weeks of a series in order, each once; the last one may be named twice")
         if self.mechanism is Mechanism.DISCRETE_GAUSSIAN and self.delta <= 0:
             raise ValueError("Gaussian noise needs a delta above 0")
-        if self.votes_share + self.speed_share >= 1:
-            raise ValueError("votes_share and speed_share leave nothing for failures")
+        if sum(self.optional_shares.values()) >= 1:
+            raise ValueError("votes_share, speed_share and goodput_share leave nothing for failures")
+
+    @property
+    def optional_shares(self) -> dict[Subject, float]:
+        """Of the budget, for each optional subject."""
+        shares = self.votes_share, self.speed_share, self.goodput_share
+        return dict(zip((Subject.VOTES, Subject.SPEED, Subject.GOODPUT), shares, strict=True))
 
     @property
     def settings(self) -> PlanSettings:
@@ -87,7 +95,7 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             groups=self.groups,
             honest_minimum=self.honest_minimum,
             new_mask_keys=self.new_mask_keys == "required",
-            marginals=with_optional({VOTES: self.votes_share, SPEED: self.speed_share}),
+            marginals=with_optional(self.optional_shares),
         )
 
 

@@ -21,6 +21,7 @@ from federation.runtime.clock import now_hour
 from federation.runtime.console import AsJson, CommandLine, Console, Force, InputFile, Verb, check_new, group
 from federation.runtime.screen import progress as progressing, say, show, show_json
 from federation.runtime.visible import counted_as, json_text
+from simulation.bench.context_verbs import goodput, slow
 from simulation.bench.verbs import bench
 from simulation.bench.world_verbs import world
 from simulation.run import engines
@@ -39,6 +40,8 @@ app = CommandLine(
 replay = group("replay", "Run the federation on real data and compare with the pooled analysis.")
 app.add_typer(replay)
 app.add_typer(bench)
+bench.command(cls=Verb)(slow)
+bench.command(cls=Verb)(goodput)
 bench.command(cls=Verb)(world)
 
 PASSWORD_BYTES, SALT_BYTES = 12, 16

@@ -51,7 +51,7 @@ from crypto.threshold import KeyShare
 from federation.protocol.directory import Directory, open_of_seat
 from federation.protocol.life_table import embed
 from federation.protocol.noise import open_groups
-from federation.protocol.plan import TOKEN_DIMENSIONS, Plan, check_continues
+from federation.protocol.plan import Plan, check_continues
 from federation.protocol.round_messages import (
     ContributionHeader,
     DirectoryUpdate,
@@ -64,6 +64,7 @@ from federation.protocol.round_messages import (
     UnmaskRequest,
     UnmaskShare,
 )
+from federation.protocol.subjects import TOKEN_DIMENSIONS
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.pinned_directory import pin
 from federation.runtime.sqlite import Connection, reporting, transaction

@@ -19,8 +19,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+IMPORTED_S = time.time()
 STEP_S, SAVE_EVERY = 0.2, 10
 NODE = os.environ["NODE"]
+
+
+def launched_s() -> float:
+    """When this process began, by the kernel."""
+    ticks = int(Path("/proc/self/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19])
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def note(folder: Path, **event: Any) -> None:
@@ -47,14 +54,15 @@ def save(path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimiz
     path.with_suffix(".new").replace(path)
 
 
-def train(folder: Path, steps: int) -> None:
+def train(folder: Path, steps: int, joined_s: float) -> None:
     """Trains from the last checkpoint on; data depend on step and rank only."""
     torch.manual_seed(1)
     model: Any = nn.Sequential(nn.Linear(32, 256), nn.GELU(), nn.Linear(256, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     rank, world, checkpoint = dist.get_rank(), dist.get_world_size(), folder / "checkpoint.pt"
     done = load(checkpoint, model, optimizer)
-    note(folder, event="start", step=done, world=world)
+    phases = {"launched_s": launched_s(), "imported_s": IMPORTED_S, "joined_s": joined_s}
+    note(folder, event="start", step=done, world=world, **phases)
     for step in range(done + 1, steps + 1):
         generator = torch.Generator().manual_seed(1000 * step + rank)
         loss = (model(torch.randn(8, 32, generator=generator)) - 1).square().mean()
@@ -77,12 +85,13 @@ def main() -> None:
     """Joins the group and trains."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    code = 1
+    code, folder = 1, Path(sys.argv[1])
     try:
-        train(Path(sys.argv[1]), int(sys.argv[2]))
+        train(folder, int(sys.argv[2]), time.time())
         dist.barrier()
         code = 0
     except RuntimeError as error:  # a peer is gone
+        note(folder, event="gone")
         print(error, file=sys.stderr)
     sys.stdout.flush()
     os._exit(code)  # at once: the others of the next group wait, and Gloo's threads may hang an interpreter's end

@@ -6,7 +6,7 @@
 - The plan determines the privacy loss of a job-week (`federation.protocol.privacy_cost.plan_loss`).
 - Unit of privacy: one job-week, that is one lease within one week. It adds at most `failures_per_unit` to the cells of
   each marginal that counts failures, whatever the size of the job. A marginal may count another subject instead: then
-  a job-week adds at most one to each of at most `CELLS_OF` that subject cells. Such marginals are optional.
+  a job-week adds at most one to each of at most so many cells (`subjects.OPTIONAL`). Such marginals are optional.
 - Rounds of a series have noise that is correlated over its weeks (`crypto.continual_counting`); other rounds have
   independent noise.
 """
@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
-from types import MappingProxyType
 
 from crypto.codec import Count, Few, Many, Message, Number, Record, Text
 from crypto.errors import PlanRefused
@@ -24,9 +23,9 @@ from crypto.ids import Digest, MaskPublicKey, RoundId
 from federation.protocol.attendance import Shares, honest_of
 from federation.protocol.causes import Domain
 from federation.protocol.life_table import Dimension, LifeTable
+from federation.protocol.subjects import OPTIONAL, TOKEN_DIMENSIONS, Subject
 
 HOURS_PER_WEEK = 168
-TOKEN_DIMENSIONS = frozenset({"workload", "context", "context_level", "part"})
 MAX_NAME_CHARACTERS = 64
 MAX_WORDS = 2**22  # 32 MiB: a contribution fits a message with room to spare
 LONGEST_HORIZON = 104
@@ -42,20 +41,6 @@ class Mechanism(StrEnum):
 # Beyond these the samplers stop being exact: OpenDP's saturates at 64 bits, and the table of
 # `federation.protocol.noise` takes seconds, later for ever. A plan with a huge scale would look cheap and hide nothing.
 LARGEST_NOISE_SCALE = {Mechanism.DISCRETE_GAUSSIAN: 2.0**32, Mechanism.DISCRETE_LAPLACE: 2.0**12}
-
-
-class Subject(StrEnum):
-    """What a marginal counts."""
-
-    FAILURES = "failures"
-    VOTES = "votes"  # ends of a pair of nodes between which a collective was slow or hung; half a vote each
-    SPEED = "speed"  # job-weeks whose steps were watched, by whether they were slow
-
-
-SLOW_PACE, USUAL_PACE = "slow", "usual"
-# In how many cells a job-week changes the count by one, at most: its own, and those of others that are held against it.
-CELLS_OF = MappingProxyType({Subject.VOTES: 2, Subject.SPEED: 3})
-DIMENSIONS_OF = MappingProxyType({Subject.VOTES: ("part",), Subject.SPEED: ("context", "pace")})
 
 
 class PlanDimension(Record, frozen=True):
@@ -98,23 +83,9 @@ class Marginal(Record, frozen=True):
             raise ValueError(f"marginal {self.name!r} needs a positive noise scale")
         if self.counts is not Subject.FAILURES and self.domains:
             raise ValueError(f"marginal {self.name!r} counts {self.counts}, which have no failure domains")
-        if self.dimensions != DIMENSIONS_OF.get(self.counts, self.dimensions):
-            raise ValueError(f"marginal {self.name!r} counts {self.counts} by {', '.join(DIMENSIONS_OF[self.counts])}")
-
-
-def most_added(counts: Subject, failures_per_unit: int) -> tuple[int, int]:
-    """What a job-week adds at most: to one cell of a marginal that counts this, and to all of its cells together."""
-    return (failures_per_unit, failures_per_unit) if counts is Subject.FAILURES else (1, CELLS_OF[counts])
-
-
-def norms(counts: Subject, failures_per_unit: int) -> tuple[float, float]:
-    """By how much a job-week moves a marginal that counts this, at most: in the L1 and in the L2 norm, in counts.
-
-    >>> norms(Subject.FAILURES, 1), norms(Subject.VOTES, 1)
-    ((1.0, 1.0), (2.0, 1.4142135623730951))
-    """
-    cell, together = most_added(counts, failures_per_unit)
-    return float(together), math.sqrt(cell * together)
+        if self.counts in OPTIONAL and self.dimensions != OPTIONAL[self.counts].dimensions:
+            own = ", ".join(OPTIONAL[self.counts].dimensions)
+            raise ValueError(f"marginal {self.name!r} counts {self.counts} by {own}")
 
 
 def _check_names(owner: str, names: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
 """The privacy loss of a job-week by a plan: zero-concentrated DP for Gaussian noise, pure DP for Laplace noise.
 
 - Neighbours: two histories that differ in the presence of one job-week. A plan counts at most F failures of it per
-  marginal, so a marginal of failures has L1 and L2 sensitivity F; of other subjects `federation.protocol.plan.norms`
-  says it. Rho and epsilon add up over the marginals.
+  marginal, so a marginal of failures has L1 and L2 sensitivity F; of other subjects
+  `federation.protocol.subjects.norms` says it. Rho and epsilon add up over the marginals.
 - In a series (`crypto.continual_counting`) a job-week is part of the release of its week and of all later ones, with
   falling weights and fresh noise each time. The plan that counts it charges all of this at once, for the whole horizon;
   later plans of the series cost nothing.
@@ -18,7 +18,8 @@ from scipy.optimize import brentq, minimize_scalar
 
 from crypto.continual_counting import WEIGHT_ONE, squared_sensitivity
 from federation.protocol.noise import gaussian_scale
-from federation.protocol.plan import MAX_WORDS, Marginal, Mechanism, Plan, norms
+from federation.protocol.plan import MAX_WORDS, Marginal, Mechanism, Plan
+from federation.protocol.subjects import norms
 
 _NEGLIGIBLE_EXPONENT = 700.0
 _TAU_TERMS = 10_000

@@ -19,8 +19,9 @@ from crypto.ids import LeaseId, TenantId, Token
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from federation.protocol.plan import HOURS_PER_WEEK, Plan
 from federation.protocol.round_messages import UnitParts, finest_row
+from federation.protocol.subjects import OBSERVED_LEVELS
 
-OF_FAILURE = ("domain", "reason", "pace")
+OF_FAILURE = ("domain", "reason", *OBSERVED_LEVELS)
 
 
 @dataclass(frozen=True)

@@ -25,18 +25,18 @@ from provider_server.analysis.capped_hazard import JobWeeks, fit_capped
 from provider_server.analysis.factors import Factor
 from provider_server.analysis.hazard import Estimate
 from provider_server.analysis.misfiled import misfiled
-from provider_server.analysis.mismatch import Mismatches, OwnSight as Sighted, find_mismatches
+from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.analysis.noisy_counts import LOG_FACTOR, NoisySight
 from provider_server.analysis.own_hazard import seen_share
 from provider_server.analysis.ratio_grid import read_rows
 from provider_server.analysis.rules import Rule
-from provider_server.analysis.version_sight import OwnPairs
 from provider_server.analysis.versions import PairPrior, Partition, partitions
 from provider_server.fleet.leases import Lease
 from provider_server.learning.evidence import evidence_of, with_hazards
 from provider_server.learning.kin import NO_FEATURES, Features, groups
 from provider_server.learning.own_sight import Noisy, OwnSight
 from provider_server.learning.seen import Places, Seen
+from provider_server.learning.told_and_seen import ToldAndSeen
 from provider_server.learning.verdicts import MISREPORTED, PairFinding, judge_pairs
 from provider_server.rounds.release import Release
 
@@ -203,7 +203,7 @@ class _Pairs:
     found: Mismatches
     counted: Floats
     by_factor: Floats
-    told: "_Told | None" = None
+    told: ToldAndSeen | None = None
 
     @property
     def explained(self) -> Floats:
@@ -260,30 +260,6 @@ class _Pairs:
         return partitions(self.told.table, archetypes, counted=self.told.by_factor, pairs=prior, own=own)
 
 
-@dataclass(frozen=True, eq=False)
-class _Told:
-    """What tenants counted beyond what the provider saw, with `by_factor` as of `_Pairs`, and what it saw: `sighted`.
-
-    All else (workloads, contexts): how many failures were `seen` and taken off counts, what hazards explain where the
-    provider `looked`, of which `part` is seen, what tenants would count if none were taken off, `countable`, and how
-    much of it is `taken`.
-    """
-
-    table: LifeTable
-    by_factor: Floats
-    sighted: Sighted
-    seen: Floats
-    looked: Floats
-    part: float
-    countable: Floats
-    taken: Floats
-
-    def own_pairs(self, rate: Floats) -> OwnPairs:
-        """What was seen of each pair, where pairs are seen at that rate (flat)."""
-        witness = self.sighted.witness(np.arange(self.seen.size), self.seen.size).given(rate)
-        return OwnPairs.of(witness, self.seen, self.looked, self.part, self.countable, self.taken)
-
-
 def _fit_pairs(seen: Seen, hazards: _Hazards, kin: Sequence[Places], before: _Pairs | None = None) -> _Pairs:
     """Which pairs fail more often than the hazards of context, build-up and age, and the workload itself, explain.
 
@@ -297,23 +273,15 @@ def _fit_pairs(seen: Seen, hazards: _Hazards, kin: Sequence[Places], before: _Pa
         return _Pairs(table, find_mismatches(table, by_factor, groups=kin), counted, by_factor)
     if isinstance(seen.own, Noisy):
         noisy, left = _under_noise(seen, table, explained, seen.own.table)
-        told = _told_under_noise(noisy, left, table, by_factor)
+        told = ToldAndSeen.under_noise(noisy, left, table, by_factor)
         return _Pairs(table, find_mismatches(left, by_factor, noisy, kin), counted, by_factor, told)
     sight = _Sight.of(seen, hazards, before)
     leases = seen.leases(sight.in_sight)
     unseen, factors = _unseen(seen, table, sight, before)
     left = replace(unseen, exposure_node_hours=seen.by_pair(_not_seen(seen, sight, before)))
-    told = _told(seen, left, factors, sight, leases)
+    known, looked = seen.by_pair(np.minimum(sight.visible, seen.most)), seen.by_pair(sight.in_sight * seen.entered)
+    told = ToldAndSeen.exact(left, factors, leases, known, looked, sight.part)
     return _Pairs(table, find_mismatches(unseen, factors, leases, kin), counted, by_factor, told)
-
-
-def _told(seen: Seen, left: LifeTable, by_factor: Floats, sight: "_Sight", leases: Sighted) -> _Told | None:
-    """What both witnesses say, for versions; None where nothing was seen. The exposure of `left` is what is not."""
-    if sight.part == 0.0:
-        return None
-    looked, known = seen.by_pair(sight.in_sight * seen.entered), seen.by_pair(np.minimum(sight.visible, seen.most))
-    taken = sight.part * looked
-    return _Told(left, by_factor, leases, known, looked, sight.part, left.exposure_node_hours + taken, taken)
 
 
 def _without_misfiled(table: LifeTable, control: LifeTable) -> LifeTable:
@@ -338,18 +306,6 @@ def _under_noise(seen: Seen, table: LifeTable, explained: Floats, own: LifeTable
     columns = own.events.ravel(), variance.ravel(), seen.by_pair(looked).ravel(), counted.reshape(-1, len(LOG_FACTOR))
     noise = table.noise_variance + share**2 * own.noise_variance
     return NoisySight(*columns), replace(table, events=table.events - share * own.events, noise_variance=noise)
-
-
-def _told_under_noise(own: NoisySight, left: LifeTable, table: LifeTable, by_factor: Floats) -> _Told | None:
-    """What both witnesses say, for versions: what is taken off tenants' counts is the part that is seen."""
-    seen, looked = (column.reshape(table.shape) for column in (own.counts, own.exposure))
-    all_looked, counted = float(looked.sum()), float(table.events.sum())
-    if seen.sum() <= 0.0 or all_looked <= 0.0 or counted <= 0.0:
-        return None
-    off = table.events - left.events
-    part = float(seen.sum()) / counted * float(table.exposure_node_hours.sum()) / all_looked
-    taken = float(off.sum() / seen.sum()) * part * looked
-    return _Told(left, by_factor, own, off, looked, part, table.exposure_node_hours, taken)
 
 
 @dataclass(frozen=True, eq=False)

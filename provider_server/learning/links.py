@@ -17,8 +17,9 @@ import msgspec
 
 from crypto.ids import TenantId
 from federation.protocol.life_table import Dimension, LifeTable
-from federation.protocol.plan import TOKEN_DIMENSIONS, Plan
+from federation.protocol.plan import Plan
 from federation.protocol.round_messages import TokenLink
+from federation.protocol.subjects import TOKEN_DIMENSIONS
 from provider_server.fleet.leases import Lease
 from provider_server.rounds.release import Release
 

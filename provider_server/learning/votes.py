@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from federation.protocol.plan import HOURS_PER_WEEK
+from federation.protocol.subjects import Subject
 from provider_server.analysis.votes import HALF, PartName, Spread, localise, patterns
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.parts import FabricParts
-from provider_server.rounds.planning import VOTES
 from provider_server.rounds.release import Release
 
 
@@ -43,9 +43,9 @@ def suspected(
 
     `tokens` are those of the rows in the release's epoch: units × (rails, none known).
     """
-    if VOTES.name not in [marginal.name for marginal in release.plan.marginals]:
+    if not release.counts(Subject.VOTES):
         return ()
-    table = release.table(VOTES.name)
+    table = release.table(Subject.VOTES)
     place = {token: number for number, token in enumerate(table.levels("part"))}
     row = np.array([place.get(token, -1) for unit in tokens for token in unit])
     counts = np.where(row < 0, 0.0, HALF * table.events[row])

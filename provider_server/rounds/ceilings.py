@@ -25,7 +25,8 @@ from crypto.ids import TenantId
 from federation.protocol.causes import CAUSES
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.noise import opened_shares
-from federation.protocol.plan import HOURS_PER_WEEK, Marginal, Mechanism, Plan, most_added
+from federation.protocol.plan import HOURS_PER_WEEK, Marginal, Mechanism, Plan
+from federation.protocol.subjects import most_added
 from provider_server.fleet.leases import OF_FAILURE, Lease, rows_of
 
 SLACK_H = 0.25  # clocks differ, and a failure is noticed a little after its lease has ended

@@ -34,7 +34,8 @@ from crypto.errors import Refusal
 from crypto.ids import TenantId
 from federation.protocol.life_table import Floats
 from federation.protocol.noise import opened_shares
-from federation.protocol.plan import Plan, most_added
+from federation.protocol.plan import Plan
+from federation.protocol.subjects import most_added
 from provider_server.rounds.ceilings import CeilingFinding, GroupSum, JobWeeks, impossible, noise_reach, outside
 
 SLOPES = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0])  # rates beyond the tolerated one that are looked for

@@ -8,8 +8,9 @@ import msgspec
 
 from crypto.ids import TenantId
 from crypto.signing import reopened
-from federation.protocol.plan import TOKEN_DIMENSIONS, Plan
+from federation.protocol.plan import Plan
 from federation.protocol.round_messages import Ownership, Registration
+from federation.protocol.subjects import TOKEN_DIMENSIONS
 from provider_server.fleet.leases import Lease
 
 

@@ -18,12 +18,8 @@ from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.directory import NOTHING_BEFORE
 from federation.protocol.noise import gaussian_scale
 from federation.protocol.plan import (
-    DIMENSIONS_OF,
     HOURS_PER_WEEK,
     MAX_WORDS,
-    SLOW_PACE,
-    TOKEN_DIMENSIONS,
-    USUAL_PACE,
     Marginal,
     MaskTrustee,
     Mechanism,
@@ -32,11 +28,10 @@ from federation.protocol.plan import (
     PlanDimension,
     PublishedBundle,
     Series,
-    Subject,
-    norms,
 )
 from federation.protocol.privacy_cost import noise_scales
 from federation.protocol.round_messages import LADDER_LABELS
+from federation.protocol.subjects import OBSERVED_LEVELS, OPTIONAL, TOKEN_DIMENSIONS, Subject, norms
 from provider_server.fleet.leases import Lease
 
 LEAST_SCALE = 3.0  # of a part of a tenant's Gaussian noise: sums of smaller ones are not priced as one Gaussian
@@ -87,15 +82,14 @@ MARGINALS = (
     MarginalSpec("control", ("workload", "context"), (Domain.SCRIPT,), 0.08),
     MarginalSpec("reasons", ("workload", "reason"), (), 0.04),
 )
-VOTES = MarginalSpec("votes", DIMENSIONS_OF[Subject.VOTES], (), 0.0, Subject.VOTES)
-SPEED = MarginalSpec("speed", DIMENSIONS_OF[Subject.SPEED], (), 0.0, Subject.SPEED)
 
 
-def with_optional(share_of: Mapping[MarginalSpec, float]) -> tuple[MarginalSpec, ...]:
-    """`MARGINALS`, and besides those optional ones that get a share of the budget above 0."""
+def with_optional(share_of: Mapping[Subject, float]) -> tuple[MarginalSpec, ...]:
+    """`MARGINALS`, and one named after each optional subject that gets a share of the budget above 0."""
     left = 1 - sum(share_of.values())
     own = (replace(spec, weight=left * spec.weight) for spec in MARGINALS)
-    return (*own, *(replace(spec, weight=share) for spec, share in share_of.items() if share > 0))
+    asked = ((subject, share) for subject, share in share_of.items() if share > 0)
+    return (*own, *(MarginalSpec(one.value, OPTIONAL[one].dimensions, (), share, one) for one, share in asked))
 
 
 @dataclass(frozen=True)
@@ -379,6 +373,6 @@ def _public_levels(name: str, settings: PlanSettings) -> tuple[str, ...]:
         "band": tuple(str(band) for band in range(len(settings.band_edges_hours) - 1)),
         "domain": tuple(Domain),
         "reason": tuple(CAUSES),
-        "pace": (SLOW_PACE, USUAL_PACE),
+        **OBSERVED_LEVELS,
     }
     return levels[name]

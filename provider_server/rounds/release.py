@@ -23,6 +23,7 @@ from crypto.masking import Words
 from federation.protocol import life_table, noise
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.plan import Plan
+from federation.protocol.subjects import Subject
 from provider_server.fleet.leases import Lease, Slices
 
 
@@ -82,6 +83,10 @@ class Release:
     def contributors(self) -> int:
         """How many contributions were summed."""
         return len(self.answered)
+
+    def counts(self, subject: Subject) -> bool:
+        """Whether it has a table of an optional subject, under whose name it is."""
+        return any(marginal.counts is subject for marginal in self.plan.marginals)
 
     def table(self, marginal: str) -> LifeTable:
         """The table called `marginal`; KeyError where the plan has none of that name."""

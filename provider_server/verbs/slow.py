@@ -1,13 +1,14 @@
 """The verb that shows on which contexts jobs are slower than elsewhere: `slow`."""
 
-from contextlib import closing
 from typing import TYPE_CHECKING, TypedDict
 
 import typer
 
+from federation.protocol.subjects import Subject
 from federation.runtime.console import AsJson
 from federation.runtime.screen import show, show_json
-from provider_server.verbs.console import Database, Home, failing, nothing_yet, required
+from provider_server.verbs.console import Database, Home, required
+from provider_server.verbs.counted import newest_counting
 
 if TYPE_CHECKING:
     from provider_server.analysis.slow_contexts import ContextPace
@@ -43,23 +44,11 @@ def slow(home: Home = None, database: Database = None, *, as_json: AsJson = Fals
 
     Exit code 0: no context is named. 1: one is. 3: no release counts slow job-weeks yet.
     """
-    from provider_server import home as homes
     from provider_server.analysis.slow_contexts import slow_contexts
-    from provider_server.rounds.planning import SPEED
 
-    place = required(home)
-    with failing():
-        settings = homes.settings_of(place)
-        with closing(homes.open_provider(place, database, settings)) as provider:
-            counted = [one for one in provider.releases() if SPEED.name in [m.name for m in one.plan.marginals]]
-            if not counted:
-                raise nothing_yet(
-                    "no release counts slow job-weeks: set speed_share in provider.toml, see docs/slow.md"
-                )
-            newest = counted[-1]
-            told = {*settings.names.contexts, *settings.leases.contexts.values()}
-            names = {provider.context_labels(newest.plan.start_hour, name, 0)["context"]: name for name in told}
-    table = newest.table(SPEED.name)
+    lacking = "no release counts slow job-weeks: set speed_share in provider.toml, see docs/slow.md"
+    newest, names = newest_counting(Subject.SPEED, required(home), database, lacking)
+    table = newest.table(Subject.SPEED)
     slow_weeks, usual_weeks = table.at("pace", "slow"), table.at("pace", "usual")
     found = slow_contexts(table.levels("context"), slow_weeks.events, usual_weeks.events, slow_weeks.noise_variance)
     view: PacesView = {

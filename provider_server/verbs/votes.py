@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
+from federation.protocol.subjects import Subject
 from federation.runtime.console import AsJson
 from federation.runtime.screen import show, show_json
 from provider_server.verbs.console import Database, Home, failing, nothing_yet, required
@@ -52,11 +53,10 @@ def votes(
     """
     from provider_server import home as homes
     from provider_server.learning.votes import suspected
-    from provider_server.rounds.planning import VOTES
 
     place = required(home)
     with failing(), closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
-        counted = [one for one in provider.releases() if VOTES.name in [m.name for m in one.plan.marginals]]
+        counted = [one for one in provider.releases() if one.counts(Subject.VOTES)]
         if not counted or provider.parts is None:
             raise nothing_yet("no release counts votes: set votes_share in provider.toml, see docs/votes.md")
         newest = counted[-1]

@@ -21,12 +21,11 @@ import numpy as np
 from numpy.random import Generator
 from sklearn.metrics import roc_auc_score
 
-from crypto.continual_counting import WEIGHT_ONE, running_total, running_variance
 from federation.protocol.noise import NoiseSampler
-from federation.protocol.plan import SLOW_PACE, Subject, norms
+from federation.protocol.subjects import SLOW_PACE, Subject
 from provider_server.analysis.slow_contexts import slow_contexts
-from provider_server.settings import PlanTable
-from simulation.bench.votes import evaluated, sigma_fresh
+from simulation.bench.cell_noise import cell_noise, cell_sigma
+from simulation.bench.votes import evaluated
 from simulation.cloud.fabric import Floats
 from simulation.run.engines import Engine
 from tenant_client.rounds.speeds import SpeedWeek, speeds
@@ -98,7 +97,7 @@ def _world(settings: tuple[NoiseSampler, bool], of: tuple[int, int]) -> list[Loo
         own = counts[:, place]
         watched = float(own.sum())
         for share in SHARES:
-            variance, noise = _noise(share, until, sampler)
+            variance, noise = cell_noise(Subject.SPEED, share, until, (CONTEXTS, 2), sampler)
             seen = _judged(own.sum(axis=0) + noise, variance, slower)
             looked.append(Looked(TOGETHER, share, tenants, until, watched, *seen))
         alone = np.mean([_judged(one, 0.0, slower) for one in own], axis=0)
@@ -123,16 +122,6 @@ def _tenant(number: int, slower: np.ndarray, weeks: Sequence[int], rng: Generato
     return found
 
 
-def _noise(share: float, until: int, sampler: NoiseSampler) -> tuple[float, Floats]:
-    """The variance of the noise of a cell's total after so many weeks, and a draw of it for each."""
-    if share == 0:
-        return 0.0, np.zeros((CONTEXTS, 2))
-    scale = sigma_fresh(share, norms(Subject.SPEED, 1)[1]) * WEIGHT_ONE
-    opened = PlanTable().openings.index(until) + 1
-    drawn = [sampler.gaussian(scale, CONTEXTS * 2).astype(np.float64).reshape(-1, 2) for _ in range(opened)]
-    return float(running_variance([scale**2] * opened, np.zeros(1, np.int64))[0]), running_total(drawn)
-
-
 def _judged(counts: Floats, variance: float, slower: np.ndarray) -> tuple[float, float, float]:
     """AUROC, share of the slow contexts named, false share of those named."""
     names = [str(number) for number in range(CONTEXTS)]
@@ -154,13 +143,7 @@ def summary(looked: Sequence[Looked]) -> SlowRows:
 
 def _row(own: Sequence[Looked]) -> SlowRow:
     first = own[0]
-    sigma = 0.0
-    if first.share:
-        scale, opened = (
-            sigma_fresh(first.share, norms(Subject.SPEED, 1)[1]),
-            PlanTable().openings.index(first.weeks) + 1,
-        )
-        sigma = scale * float(np.sqrt(running_variance([WEIGHT_ONE**2] * opened, np.zeros(1, np.int64))[0]))
+    sigma = cell_sigma(Subject.SPEED, first.share, first.weeks)
     numbers = np.array([(one.watched, one.auroc, one.found, one.fdr) for one in own])
     watched, auroc, found, fdr = numbers.mean(axis=0).tolist()
     return SlowRow(first.way, first.share, sigma, first.tenants, first.weeks, watched, auroc, found, fdr, len(own))

@@ -409,32 +409,6 @@ def votes(
 
 
 @bench.command(cls=Verb)
-def slow(
-    seeds: Annotated[int, typer.Option(min=1, help="Number of worlds of each size.")] = 10,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
-    engine: EngineKind = Kind.PROCESSES,
-    address: Address = None,
-    *,
-    quick: Annotated[bool, typer.Option("--quick", help="One small size, to test that it runs.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Contexts where jobs are slow that tenants find together at epsilon 1, beside each alone and no privacy."""
-    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
-        from federation.protocol.noise import SystemSampler
-        from simulation.bench import slow as bench_slow
-
-        numbers = range(first_seed, first_seed + seeds)
-        found = bench_slow.slow(side_by_side, numbers, SystemSampler(), quick=quick)
-        total = bench_slow.steps(seeds, quick=quick)
-        worlds = progress.track(found, total=total, description="worlds")
-        rows = bench_slow.summary([one for looked in worlds for one in looked])
-    if as_json:
-        show_json(rows)
-    else:
-        show(*bench_slow.lines(rows))
-
-
-@bench.command(cls=Verb)
 def placement(
     seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 3,
     engine: EngineKind = Kind.PROCESSES,

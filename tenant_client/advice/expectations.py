@@ -23,12 +23,11 @@ from dataclasses import dataclass
 from statistics import median
 
 from tenant_client.advice.error_budget import HOUR_S, Budget, Cell, Objective, Targets, budget_of, share_of
-from tenant_client.records.attempts import Attempt, AttemptState
-from tenant_client.records.paces import SLICE_S, Slice
+from tenant_client.records.attempts import Attempt
+from tenant_client.records.goodput import KEEPS, Slices, goodput, lost, span, usual_s
 
 SLOW = 1.2
 REQUEUED_S = 3600.0  # within it the next lease of the same job is a restart of it
-_KEEPS = (AttemptState.SUCCEEDED, AttemptState.RUNNING)
 NO_STEPS = "no step of a PyTorch optimiser was seen, or it ran before steps were kept"
 NOT_WATCHED = "it was not watched (--no-watch), or ran before this was kept"
 NO_RESTART = "nothing was restarted"
@@ -82,9 +81,6 @@ class Report:
         return all(one <= 1.0 for one in used) if used else None
 
 
-Slices = Mapping[tuple[str, int], Sequence[Slice]]
-
-
 def report(
     attempts: Sequence[Attempt],
     slices: Slices,
@@ -132,15 +128,15 @@ def _lease(
     mean_s = stepping_s / timed if timed else 0.0
     variance = max(0.0, sum(one.squares for one in paced) / timed - mean_s * mean_s) if timed else 0.0
     watched_s = sum(one.observed_s for one in paced)
-    begin_s, end_s = _span(own, slices, now_s)
-    lost = [_lost(one, slices) for one in own]
-    known = None if None in lost else sum(one for one in lost if one is not None)
+    begin_s, end_s = span(own, slices, now_s)
+    losses = [lost(one, slices) for one in own]
+    known = None if None in losses else sum(one for one in losses if one is not None)
     return LeaseExpectations(
         lease=own[0].unit,
         job=job,
         hours=(end_s - begin_s) / HOUR_S,
         indicators=tuple(_indicator(one, cells, targets, AT_MOST if known is None else "") for one in Objective),
-        step_s=_usual_s(paced),
+        step_s=usual_s(paced),
         step_variation=math.sqrt(variance) / mean_s if mean_s else None,
         hang_free_hours=(watched_s - sum(one.hang_s for one in paced)) / HOUR_S if watched_s else None,
         restart_s=median(one.took_s for one in restarts) if restarts else None,
@@ -161,22 +157,14 @@ def _cells(
 ) -> list[Cell]:
     """All of a lease by slice; goodput has its whole time, also between attempts."""
     paced = [one for attempt in own for one in slices.get((attempt.unit, attempt.attempt), ())]
-    usual_s = _usual_s(paced)
-    productive: defaultdict[int, float] = defaultdict(float)
-    for attempt in own:
-        for at_s, kept in _kept_by_slice(attempt, slices):
-            productive[at_s] += kept * (usual_s or 0.0)
-    cells: list[Cell] = []
-    if usual_s is not None:
-        cells += [
-            Cell(at_s, Objective.GOODPUT, min(productive[at_s], all_s), all_s)
-            for at_s, all_s in _time(*_span(own, slices, now_s))
-        ]
+    step_s = usual_s(paced)
+    cells = [Cell(at_s, Objective.GOODPUT, good, all_s) for at_s, good, all_s in goodput(own, slices, now_s)]
+    if step_s is not None:
         cells += [
             Cell(
                 one.at_s,
                 Objective.STEADY,
-                one.stepping_s * (one.stepping_s <= SLOW * usual_s * one.timed),
+                one.stepping_s * (one.stepping_s <= SLOW * step_s * one.timed),
                 one.stepping_s,
             )
             for one in paced
@@ -184,56 +172,6 @@ def _cells(
     cells += [Cell(one.at_s, Objective.HANG_FREE, one.observed_s - one.hang_s, one.observed_s) for one in paced]
     cells += [Cell(one.at_s, Objective.RESTARTS, float(one.took_s <= targets.restart_s), 1.0) for one in restarts]
     return cells
-
-
-def _usual_s(paced: Iterable[Slice]) -> float | None:
-    """The median step time of slices, weighted by their steps; None where no step could be timed."""
-    rows = sorted((one.stepping_s / one.timed, one.timed) for one in paced if one.timed)
-    half, passed = sum(steps for _, steps in rows) / 2, 0
-    for step_s, steps in rows:
-        passed += steps
-        if passed >= half:
-            return step_s
-    return None
-
-
-def _lost(attempt: Attempt, slices: Slices) -> int | None:
-    """Steps that were done and not kept; None where no checkpoint was seen that tells."""
-    own = slices.get((attempt.unit, attempt.attempt), ())
-    done, saved = sum(one.steps for one in own), [one.saved for one in own if one.saved is not None]
-    if attempt.state in _KEEPS or not done:
-        return 0
-    return max(0, done - max(saved)) if saved else None
-
-
-def _kept_by_slice(attempt: Attempt, slices: Slices) -> Iterable[tuple[int, int]]:
-    own = slices.get((attempt.unit, attempt.attempt), ())
-    left = sum(one.steps for one in own) - (_lost(attempt, slices) or 0)
-    for one in own:
-        yield one.at_s, min(left, one.steps)
-        left -= min(left, one.steps)
-
-
-def _span(own: Sequence[Attempt], slices: Slices, now_s: float) -> tuple[float, float]:
-    """From the first attempt's start to the last one's end, or now where it runs.
-
-    One whose end nobody saw ended with its last slice.
-    """
-    ends = [one.ended_at_s or min(now_s, _seen_until_s(one, slices)) for one in own]
-    return min(one.started_at_s for one in own), max(ends)
-
-
-def _seen_until_s(attempt: Attempt, slices: Slices) -> float:
-    own = slices.get((attempt.unit, attempt.attempt), ())
-    return max((float(one.at_s + SLICE_S) for one in own), default=attempt.started_at_s)
-
-
-def _time(begin_s: float, end_s: float) -> Iterable[tuple[int, float]]:
-    """The slices that a span touches, and its seconds in each."""
-    at_s = int(begin_s // SLICE_S * SLICE_S)
-    while at_s < end_s:
-        yield at_s, min(end_s, at_s + SLICE_S) - max(begin_s, at_s)
-        at_s += SLICE_S
 
 
 def _restarts(attempts: Sequence[Attempt], slices: Slices, jobs: Mapping[str, str]) -> Mapping[str, Sequence[_Restart]]:
@@ -254,7 +192,7 @@ def _restarts(attempts: Sequence[Attempt], slices: Slices, jobs: Mapping[str, st
 
 
 def _restarts_it(attempt: Attempt, before: Attempt) -> bool:
-    if before.state in _KEEPS or before.ended_at_s is None:
+    if before.state in KEEPS or before.ended_at_s is None:
         return False
     same_lease, later_s = attempt.unit == before.unit, attempt.started_at_s - before.ended_at_s
     return same_lease or 0.0 <= later_s <= REQUEUED_S

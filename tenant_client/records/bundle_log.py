@@ -1,11 +1,15 @@
 """Stores signed bundles, and the bundle digests in plans: all tenants must have the same bundles."""
 
+from typing import TYPE_CHECKING
+
 from crypto.codec import digest
 from crypto.errors import PeerFault
 from crypto.signing import reopened
 from federation.protocol.bundle import Bundle
-from federation.protocol.plan import PublishedBundle
 from federation.runtime.sqlite import Connection, transaction
+
+if TYPE_CHECKING:
+    from federation.protocol.plan import PublishedBundle  # loads numpy, which verbs that plan or explain do without
 
 
 class BundleLog:
@@ -30,7 +34,7 @@ class BundleLog:
             )
         self._check(number)
 
-    def keep_name(self, published: PublishedBundle, signed_plan: bytes) -> None:
+    def keep_name(self, published: "PublishedBundle", signed_plan: bytes) -> None:
         """Stores the bundle digest of a plan; PeerFault if an earlier plan or the bundle itself has another."""
         row = published.number, bytes(published.signed), signed_plan
         with transaction(self._connection):

@@ -15,8 +15,8 @@ from operator import itemgetter
 from crypto.codec import decode, encode
 from crypto.errors import PeerFault, PharoahError
 from crypto.ids import LeaseId, Token
-from federation.protocol.plan import TOKEN_DIMENSIONS
 from federation.protocol.round_messages import LADDER_LABELS, Ladder, RegisteredWorkload, TokenLink
+from federation.protocol.subjects import TOKEN_DIMENSIONS
 from federation.runtime.sqlite import Connection, transaction
 from tenant_client.workload.descriptor import Descriptor
 

@@ -2,7 +2,7 @@
 
 - A job-week adds at most F failures to each marginal, so a marginal of failures has sensitivity F.
 - To a marginal of another subject one observation of a job-week is counted, whichever a keyed hash selects: one in each
-  of its cells, of which there are at most `federation.protocol.plan.CELLS_OF` that subject.
+  of its cells, of which there are at most `federation.protocol.subjects.OPTIONAL` says.
 - If there are more, infrastructure failures count first, so that their counts depend on hardware hazards only. Among
   equals a keyed hash selects: unpredictable to others, the same on every retry.
 - A failure without a row in a marginal is not counted there. A failure of a unit without labels is not counted at all:
@@ -20,8 +20,9 @@ import numpy as np
 from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.life_table import LifeTable
 from federation.protocol.noise import Integers
-from federation.protocol.plan import CELLS_OF, HOURS_PER_WEEK, Marginal, Plan, Subject
+from federation.protocol.plan import HOURS_PER_WEEK, Marginal, Plan
 from federation.protocol.round_messages import finest_row
+from federation.protocol.subjects import OPTIONAL, Subject
 from tenant_client.records.journal import LabelledFailure
 
 UNKNOWN = "unknown"
@@ -67,7 +68,7 @@ def _count_observed(marginal: Marginal, table: LifeTable, observations: Sequence
             continue
         rows = [tuple(place.get(level, -1) for place, level in zip(places, cell, strict=True)) for cell in one.cells]
         known = [row for row in dict.fromkeys(rows) if -1 not in row]
-        for row in known[: CELLS_OF[marginal.counts]]:
+        for row in known[: OPTIONAL[marginal.counts].cells]:
             counted.add(job_week)
             counts[row] += 1
     return counts

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import median
 
-from federation.protocol.plan import HOURS_PER_WEEK, SLOW_PACE, USUAL_PACE, Subject
+from federation.protocol.plan import HOURS_PER_WEEK
+from federation.protocol.subjects import SLOW_PACE, USUAL_PACE, Subject
 from federation.runtime.clock import SECONDS_PER_HOUR
 from tenant_client.records.paces import Slice
 from tenant_client.rounds.counts import Observation

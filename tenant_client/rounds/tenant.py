@@ -20,7 +20,7 @@ from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, name_of, open_signed, tenant_id
 from federation.protocol import noise
 from federation.protocol.bundle import Bundle, CatalogueEntry
-from federation.protocol.plan import MaskTrustee, Plan, Subject, check_continues
+from federation.protocol.plan import MaskTrustee, Plan, check_continues
 from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import (
@@ -46,12 +46,11 @@ from tenant_client.records.ledger import Charge, Ledger
 from tenant_client.records.local_secrets import selection_key
 from tenant_client.records.outbox import Outbox
 from tenant_client.records.outcomes import SentOutcome, noted
-from tenant_client.records.paces import Paces
 from tenant_client.records.questions import SentQuestions, noted as noted_questions
-from tenant_client.records.votes import Votes, parts_of
-from tenant_client.rounds.counts import Observation, build_tables
+from tenant_client.records.votes import Votes
+from tenant_client.rounds.counts import build_tables
+from tenant_client.rounds.observed import observed
 from tenant_client.rounds.policy import Policy, check_plan
-from tenant_client.rounds.speeds import speeds, weeks_of
 from tenant_client.rounds.tokens import TokenSource, TrusteeService
 from tenant_client.workload.descriptor import Descriptor, rungs
 
@@ -199,18 +198,6 @@ class Tenant:
             held |= {Token(bytes.fromhex(token)) for token in parts}
         return tuple(sorted(held))
 
-    def _observed(self, start_h: float, end_h: float) -> list[Observation]:
-        """What optional marginals may count. Votes of leases that the provider granted no parts for are none."""
-        found = []
-        for vote in self.votes.within(start_h, end_h):
-            parts = parts_of(vote, self.grants.parts(vote.unit))
-            if parts:
-                found.append(Observation(Subject.VOTES, vote.unit, vote.at_h, tuple((part,) for part in parts)))
-        contexts = {unit.unit: unit.labels["context"] for unit in self.journal.units() if "context" in unit.labels}
-        workloads = {str(lease): str(ladder.exact) for lease, _, _, ladder in self.journal.told()}
-        watched = speeds(weeks_of(Paces(self._connection).all(), contexts, workloads))
-        return found + [one for one in watched if start_h <= one.at_h < end_h]
-
     def contribute(self, signed_plan: bytes) -> bytes:
         """The signed contribution to a plan: the kept one if there is one, else a new one, charged and kept."""
         plan = self.open_plan(signed_plan)
@@ -281,7 +268,7 @@ class Tenant:
         """The exact tables behind a contribution. They stay here; only a simulation compares them with the release."""
         window = self.begins(plan), plan.end_hour
         key = selection_key(self._connection, self._random_bytes)
-        return build_tables(plan, self.journal.failures(*window), key, self._observed(*window))
+        return build_tables(plan, self.journal.failures(*window), key, observed(self._connection, plan, *window))
 
     def accept(self, signed_bundle: bytes) -> bytes:
         """Keeps a bundle whose signature holds, and older ones too; PeerFault for a second one of the same number."""

@@ -78,13 +78,14 @@ def _hazard(connection: "Connection", unit: str) -> "HazardFact":
     """Of the hint that stands; the usual hazard is the hinted one over the hint's ratio."""
     from federation.runtime.clock import now_hour
     from tenant_client.advice.hints import HintLog, reason_of, standing
-    from tenant_client.advice.lease_hazard import hinted_per_hour
     from tenant_client.advice.replacement import HazardFact
 
     log = HintLog(connection)
     hints = list(standing(log.hints(unit), now_hour(), log.over()))
     if not hints:
         return HazardFact()
+    from tenant_client.advice.lease_hazard import hinted_per_hour  # loads numpy; ranks wait for the plan
+
     hint = hints[-1]
     now = hinted_per_hour(hint.probability, hint.within_hours)
     return HazardFact(now, now / max(1.0, hint.ratio), f"hint: {reason_of(hint)}")

@@ -6,36 +6,35 @@ itself, at a fraction of the guesses that the whole takes (docs/adr/0018-no-band
 """
 
 import hashlib
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 POSITIONS = 64
+_WORDS = struct.Struct(f"<{POSITIONS}Q")
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """Sixty-four minima, dtype uint64."""
+    """Sixty-four minima, each below 2^64."""
 
     minima: tuple[int, ...]
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Sketch":
         """Inverse of `to_bytes`."""
-        return cls(tuple(np.frombuffer(data, "<u8").tolist()))
+        return cls(_WORDS.unpack(data))
 
     def to_bytes(self) -> bytes:
         """Little-endian words."""
-        return np.array(self.minima, "<u8").tobytes()
+        return _WORDS.pack(*self.minima)
 
 
 def sketch(elements: Iterable[bytes]) -> Sketch:
     """The sketch of a set of byte strings; each element is hashed once into sixty-four words by SHAKE-128."""
-    rows = [hashlib.shake_128(b"pharoah/minhash/1\0" + element).digest(8 * POSITIONS) for element in elements]
-    words = np.frombuffer(b"".join(rows), "<u8").reshape(-1, POSITIONS)
-    minima = words.min(axis=0) if len(words) else np.zeros(POSITIONS, np.uint64)
-    return Sketch(tuple(minima.tolist()))
+    digests = (hashlib.shake_128(b"pharoah/minhash/1\0" + element).digest(_WORDS.size) for element in elements)
+    columns = zip(*map(_WORDS.unpack, digests), strict=True)
+    return Sketch(tuple(map(min, columns)) or (0,) * POSITIONS)
 
 
 def similarity(one: Sketch, other: Sketch) -> float:

@@ -89,7 +89,6 @@ from federation.protocol.evidence import LEVELS, Evidence, PairEvidence
 from federation.protocol.plan import (
     LARGEST_NOISE_SCALE,
     LONGEST_HORIZON,
-    TOKEN_DIMENSIONS,
     Marginal,
     MaskTrustee,
     Mechanism,
@@ -101,6 +100,7 @@ from federation.protocol.plan import (
 from federation.protocol.round_messages import Contribution, EvaluationRequest, Ownership, UnmaskRequest, UnmaskShare
 from federation.protocol.seats import Reseating, Seats, TrusteeRecord
 from federation.protocol.service_messages import SESSION_BYTES, Action, Hint, HintState, LeaseEnd, Suspicion
+from federation.protocol.subjects import TOKEN_DIMENSIONS
 from provider_server.rounds import release
 from provider_server.store import backup
 from tests.support.changing import replace

@@ -17,7 +17,6 @@ from federation.protocol.plan import (
     LONGEST_HORIZON,
     MAX_NAME_CHARACTERS,
     MAX_WORDS,
-    TOKEN_DIMENSIONS,
     Marginal,
     MaskTrustee,
     Mechanism,
@@ -28,6 +27,7 @@ from federation.protocol.plan import (
     check_continues,
 )
 from federation.protocol.round_messages import Contribution
+from federation.protocol.subjects import TOKEN_DIMENSIONS
 from tests.support.changing import replace
 from tests.support.curve25519 import TOP_BIT, P, montgomery, torsion, x25519
 from tests.support.plans import cells_plan, small_plan

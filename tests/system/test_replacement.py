@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.replacement import SPARE, Replaced, figures, judged, run
+from benchmarks.replacement import PHASES, SPARE, Replaced, figures, judged, run
 from tests import needs
 
 
@@ -26,9 +26,18 @@ def seen_of(*, again: float, resumed: int = 10) -> Replaced:
     steps = [(11, 0.5, 1.0), (12, 0.4, 2.0), (resumed + 1, again, 11.0), (12, 0.4, 12.0), (13, 0.3, 13.0)]
     events = [{"event": "step", "step": step, "rank": 0, "loss": loss, "at_s": at_s} for step, loss, at_s in steps]
     events += [{"event": "hang", "at_s": 3.0}]
-    events += [{"event": "start", "node": SPARE, "rank": 0, "step": resumed, "at_s": 10.0}]
-    acts = [{"acted": True, "verdict_s": 6.0, "plan": {"node_out": "node-a", "node_in": SPARE}}]
+    events += [{"event": "gone", "at_s": 7.25}]
+    begun = {"launched_s": 8.0, "imported_s": 9.0, "joined_s": 9.5}
+    events += [{"event": "start", "node": SPARE, "rank": 0, "step": resumed, "at_s": 10.0, **begun}]
+    acts = [{"acted": True, "verdict_s": 6.0, "acted_s": 7.0, "plan": {"node_out": "node-a", "node_in": SPARE}}]
     return judged("node-a", 13, 0, 1.0, events, acts)
+
+
+def test_phases_add_up_to_the_seconds_from_the_verdict() -> None:
+    seen = seen_of(again=0.5)
+    assert list(seen.phases_s) == list(PHASES)
+    assert list(seen.phases_s.values()) == [1.0, 0.25, 0.75, 1.0, 0.5, 0.5, 3.0]
+    assert sum(seen.phases_s.values()) == seen.from_verdict_s
 
 
 def test_only_the_very_losses_of_the_first_time_are_kept_state() -> None:

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from crypto.ids import LeaseId
+from federation.protocol.subjects import Subject
 from provider_server.analysis.slow_contexts import slow_contexts
 from provider_server.fleet.leases import Lease
 from provider_server.network.grid_tenants import GridTenants
-from provider_server.rounds.planning import SPEED, PlanSettings, with_optional
+from provider_server.rounds.planning import PlanSettings, with_optional
 from provider_server.week import federated_week
 from simulation.replay.lives import InsecureSilence
 from simulation.run.federation import Federation, found
@@ -28,7 +29,7 @@ SLOW = 2
 @pytest.fixture
 def eight(tmp_path: Path) -> Iterator[Federation]:
     settings = PlanSettings(
-        1.0, 1e-8, cohort_minimum=6, noise_shares=1, owners_minimum=2, marginals=with_optional({SPEED: 0.2})
+        1.0, 1e-8, cohort_minimum=6, noise_shares=1, owners_minimum=2, marginals=with_optional({Subject.SPEED: 0.2})
     )
     dimensions = ("workload", "context", "context_level", "band", "domain", "reason", "pace")
     policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0, "dimensions": dimensions}

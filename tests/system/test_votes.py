@@ -9,14 +9,14 @@ import pytest
 from crypto.errors import PlanRefused
 from crypto.ids import LeaseId
 from crypto.signing import reopened
-from federation.protocol.plan import Subject
 from federation.protocol.round_messages import LeaseGrants
+from federation.protocol.subjects import Subject
 from provider_server.fleet.fabric import Cable, CableEnd, Fabric
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.parts import FabricParts
 from provider_server.learning.votes import suspected
 from provider_server.network.grid_tenants import GridTenants
-from provider_server.rounds.planning import VOTES, PlanSettings, with_optional
+from provider_server.rounds.planning import PlanSettings, with_optional
 from provider_server.rounds.provider import Provider
 from provider_server.rounds.release import Release
 from provider_server.week import federated_week
@@ -52,7 +52,7 @@ def the_fabric() -> FabricParts:
 
 def a_federation(root: Path, *, votes: bool = True) -> Federation:
     settings = PlanSettings(
-        1.0, 1e-8, cohort_minimum=6, noise_shares=1, owners_minimum=2, marginals=with_optional({VOTES: 0.2})
+        1.0, 1e-8, cohort_minimum=6, noise_shares=1, owners_minimum=2, marginals=with_optional({Subject.VOTES: 0.2})
     )
     dimensions = (*OWN_DIMENSIONS, "part") if votes else OWN_DIMENSIONS
     policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0, "dimensions": dimensions}

@@ -1,6 +1,8 @@
 """Replacement plans: who goes out, what an undecided verdict does, minutes saved, and the verb."""
 
 import json
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from tenant_client.run.watchdog import Kind
 from tests.support.factories import NO_SIGNATURE
 from tests.tenant_client.test_watch_verb import LEASE, hint
 
+ROOT = Path(__file__).resolve().parents[2]
 HANG = FindingFact("non_communication_hang", (5,), "rank 5 is outside for 9 s before all_reduce; 7 ranks wait for it")
 NODES = Nodes(("a", "b", "c", "d"), 2, ("e", "f"))
 CALM = HazardFact()
@@ -115,6 +118,16 @@ def test_the_verb_reads_what_the_watch_journalled_of_a_running_attempt(tmp_path:
     assert (code, found["node_out"], found["node_in"]) == (1, "b", "d")
     shown = CliRunner().invoke(app, ["replacement", str(LEASE), "--home", str(home), "--nodes", "a,b,c"])
     assert f"replace b by {ASK_PROVIDER}" in shown.stdout
+
+
+def test_a_plan_does_not_wait_for_numpy(tmp_path: Path) -> None:
+    """Ranks stand while it is made: half of its processor time would be numpy's import."""
+    finding = {"kind": HANG.kind, "since_s": 5.0, "step": 59, "ranks": [1], "text": HANG.text, "cleared_at_s": None}
+    words = ["replacement", str(LEASE), "--home", str(home_with(tmp_path, finding)), "--nodes", "a,b,c"]
+    script = f"import sys\nfrom tenant_client.cli import app\ntry: app({words!r})\nexcept SystemExit as end:\n"
+    script += " print(end.code, 'numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "1 False"
 
 
 def test_what_has_ended_or_is_cleared_replaces_nothing(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from federation.protocol.plan import Marginal, Plan, PlanDimension, Subject, norms
+from federation.protocol.plan import Marginal, Plan, PlanDimension
+from federation.protocol.subjects import Subject, norms
 from tenant_client.records.paces import Slice
 from tenant_client.rounds.counts import build_tables
 from tenant_client.rounds.speeds import SpeedWeek, speeds, weeks_of

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from federation.protocol.plan import Marginal, Mechanism, Plan, PlanDimension, Subject, norms
+from federation.protocol.plan import Marginal, Mechanism, Plan, PlanDimension
+from federation.protocol.subjects import Subject, norms
 from tenant_client.diagnosis.network_pair import stalled_pair
 from tenant_client.diagnosis.rank_graph import RankSeat
 from tenant_client.records.database import open_database
