@@ -43,6 +43,7 @@ from provider_server.verbs import (
     kubernetes,
     learning,
     leases,
+    recipe,
     seats,
     server,
     slow,
@@ -76,7 +77,7 @@ from simulation.bench import (
 from simulation.judge import score
 from simulation.replay import brca, lung, lung_times, philly, titan, titan_times
 from simulation.run import processes
-from tenant_client.advice import changes, expectations, explanation, hints, replacement, told
+from tenant_client.advice import changes, expectations, explanation, hints, replacement, resources, told
 from tenant_client.diagnosis.stragglers import waits, what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.records import fixes
@@ -112,6 +113,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant journal show": happened.Happened,
     "pharoah-tenant journal fix": fixes.Fixed,
     "pharoah-tenant expectations": expectations.Report,
+    "pharoah-tenant resources": resources.Resources,
     "pharoah-tenant diagnose": told.Told,
     "pharoah-tenant explain": explanation.Explanation,
     "pharoah-tenant path": route.Routes,
@@ -168,6 +170,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider lease-key": list[slurm.LeaseKeyRow],
     "pharoah-provider kubernetes": list[kubernetes.KubernetesRow],
     "pharoah-provider contexts": list[telemetry.ContextRow],
+    "pharoah-provider recipe": list[recipe.RecipeRow],
     "pharoah-provider spares": list[spares.SparesObject],
     "pharoah-provider hazard": list[hazard_text.HazardRow],
     "pharoah-provider hazard --events": list[outage_text.OutagesRow],

@@ -12,6 +12,7 @@ from provider_server.verbs import (
     own_failures,
     page,
     path,
+    recipe,
     seats,
     server,
     slow,
@@ -33,7 +34,8 @@ app = CommandLine(
 app.add(FEDERATION, server.init, server.enrol, server.revoke, seats.reseat, server.renew_certificate)
 app.add(FEDERATION, server.serve, online.online, status.status, server.round_, page.page, keys.keys)
 app.add(FLEET, leases.lease, leases.lease_events, slurm.slurm, kubernetes.kubernetes, slurm.lease_key)
-app.add(FLEET, telemetry.contexts, telemetry.hazard, telemetry.repaired, own_failures.own_failures)
+app.add(FLEET, telemetry.contexts, telemetry.hazard, recipe.recipe, telemetry.repaired)
+app.add(FLEET, own_failures.own_failures)
 app.add(FLEET, snapshots.snapshot, snapshots.changes)
 app.add(FLEET, nodes.watch_nodes, nodes.node_check, nodes.node_service, nodes.placement, nodes.probes, path.path)
 app.add(FLEET, spares.spares)

@@ -116,7 +116,7 @@ def open_provider(home: Path, database: str | None, settings: ProviderSettings) 
         if not store.entries():
             raise HomeError("the database contains no directory", hint="found a federation: `pharoah-provider init`")
         try:
-            parts = _fabric_parts(settings)
+            parts = fabric_parts(settings)
             provider = Provider(signing_key, context_key, settings.plan.settings, store, os.urandom, parts=parts)
         except ValueError as error:
             raise BadSettings(f"[plan] weeks_per_epoch: {error}", hint="restore its former value") from error
@@ -124,7 +124,7 @@ def open_provider(home: Path, database: str | None, settings: ProviderSettings) 
     return provider
 
 
-def _fabric_parts(settings: ProviderSettings) -> FabricParts | None:
+def fabric_parts(settings: ProviderSettings) -> FabricParts | None:
     """The parts that tenants vote for; BadSettings where votes are asked for and no file names a leaf."""
     if not settings.plan.votes_share:
         return None

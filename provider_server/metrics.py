@@ -46,6 +46,12 @@ class Metrics:
         )
         self.epsilon = Gauge("pharoah_epsilon", "Privacy budget per job-week of the newest release.", registry=registry)
         self.alarms = Gauge("pharoah_alarms", "Drift alarms raised by the newest week.", registry=registry)
+        self.parts_suspected = Gauge(
+            "pharoah_parts_suspected", "Parts of the fabric that votes in the newest release name.", registry=registry
+        )
+        self.contexts_slow = Gauge(
+            "pharoah_contexts_slow", "Contexts that the newest release names as slower.", registry=registry
+        )
         self.held_back = Gauge(
             "pharoah_bundle_held_back", "1 if the newest bundle was held back, else 0.", registry=registry
         )

@@ -97,7 +97,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
         rounds = Rounds(provider, publisher, link, trustees, settings, metrics, now_hour, founded_hour(home))
         keep_pass_keys(home, provider, settings)
         tell_directory(provider, trustees)
-        live = Live(home, provider, settings, metrics, time.time, sinks(settings.outputs, metrics.registry))
+        live = Live(home, provider, settings, metrics, time.time, sinks(settings.outputs, metrics.registry, home))
         stack.enter_context(polling(live))
         stack.enter_context(_on_hangup(live.reload))
         stack.enter_context(recording(OwnRecorder(provider, home, settings.telemetry), settings.telemetry))
@@ -180,7 +180,7 @@ def _peer(trustee: TrusteeRecord, introducing: Introducing) -> Peer:
 def watching_nodes(home: Path, settings: ProviderSettings) -> Iterator[int]:
     """The provider's own nodes and the metrics port alone, without a federation: yields the port."""
     metrics = Metrics()
-    live = Live(home, NoTenants(), settings, metrics, time.time, sinks(settings.outputs, metrics.registry))
+    live = Live(home, NoTenants(), settings, metrics, time.time, sinks(settings.outputs, metrics.registry, home))
     try:
         at = socket.create_server((LOOPBACK, settings.listen.metrics_port))
     except OSError as error:

@@ -103,6 +103,7 @@ class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the provider's own telemetry comes from; see docs/telemetry.md. Empty: not there.
 
     `fabric` are files or folders of cables, as `pharoah-provider path` reads them, for `votes_share` in [plan].
+    `recipe` is a file of the metrics to ask for, as `pharoah-provider recipe` writes it; empty: all.
     `own_failures_every_h` is how often failures on leases are recorded from it for the next bundle; 0: by hand.
     """
 
@@ -110,6 +111,7 @@ class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token_file: str = ""
     inventory: str = ""
     fabric: tuple[str, ...] = ()
+    recipe: str = ""
     own_failures_every_h: Annotated[float, msgspec.Meta(ge=0, le=168)] = 0.0
 
 

@@ -192,6 +192,27 @@ def federation(
         show(_round_line(held))
 
 
+@app.command(cls=Verb, name="bad-link")
+def bad_link(
+    out: Annotated[Path, typer.Option(help="Folder for all homes and files.", show_default=False)],
+    *,
+    force: Force = False,
+) -> None:
+    """Found a federation of three tenants on a small fabric with a bad link, with a week of jobs that stall there.
+
+    Nothing runs when it ends: docs/tutorials/bad-link.md goes on from here.
+    """
+    with _console.failing():
+        check_new(out, force=force)
+    with _console.failing(), _homes(out) as root:
+        from simulation.run.bad_link import settle
+        from simulation.run.processes import Places, founded, last_week
+
+        with founded(places := Places(root, tenants=3, trustees=3)):
+            settle(places, (out / "homes").absolute(), last_week(), now_hour())
+    show(str(out / "homes"))
+
+
 def _round_line(result: "HeldHere") -> str:
     return (
         f"round {result['round_id'][:12]}: {result['contributors']} contributions, {result['cells']} cells,"

@@ -19,6 +19,7 @@ from tenant_client.verbs import (
     page,
     path,
     replacement,
+    resources,
     restart,
     status,
     stragglers,
@@ -39,7 +40,7 @@ app.add(JOBS, expectations.expectations)
 app.add(
     JOBS, job.diagnose, explain.explain, path.path, stragglers.stragglers, restart.restart, status.reasons, job.teach
 )
-app.add(JOBS, replacement.replacement)
+app.add(JOBS, replacement.replacement, resources.resources)
 app.add(JOBS, incidents.helped, incidents.rules, vote.vote)
 app.add(BEFORE, check.check, cls=AskingVerb)
 app.add(BEFORE, gate.gate, exclude.exclude, admission.admission)

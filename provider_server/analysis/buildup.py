@@ -26,7 +26,7 @@ metric, counts are compared with zero, and gauges are ignored.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Literal
@@ -92,6 +92,11 @@ def signals() -> tuple[Signal, ...]:
     return parse(shipped("provider_server.analysis", "buildup.toml"))
 
 
+def signals_of(metrics: Container[str] | None) -> tuple[Signal, ...]:
+    """The rows of that table whose metric is asked for; None: all."""
+    return signals() if metrics is None else tuple(one for one in signals() if one.metric in metrics)
+
+
 Natural = Annotated[int, Meta(ge=0)]
 
 
@@ -145,7 +150,8 @@ class BuildUp:
                 "counts": [signal.summary == "increase" for signal in self._signals],
                 "kept": [signal.kept for signal in self._signals],
                 "unit": [float(signal.unit) for signal in self._signals],
-            }
+            },
+            schema={"metric": pl.String, "counts": pl.Boolean, "kept": pl.Float64, "unit": pl.Float64},
         )
 
     @classmethod
@@ -175,6 +181,10 @@ class BuildUp:
     def doubts(self) -> Mapping[str, int]:
         """Counts so far: node-hours that were stale, silent or unknown; hours skipped; values refused; forgotten."""
         return MappingProxyType(dict(self._doubts))
+
+    def silent(self) -> pl.DataFrame:
+        """Node and metric, each once, of streams that said nothing in the newest hour."""
+        return self._streams.filter(pl.col("silent_h") > 0).select("node", "metric").unique()
 
     def repaired(self, nodes: Iterable[str]) -> None:
         """Forgets the history of these nodes, whose hardware was replaced."""

@@ -18,6 +18,7 @@ from provider_server.analysis.placement import choose
 from provider_server.hints.node_reports import NodeReport, NodeStanding
 from provider_server.learning.on_probation import LEVEL_RATIOS, OnProbation
 
+SHARE = 0.2  # of nodes for short jobs, where nobody says another
 USUAL_RATE = 1.0  # where no context has a rate: only ratios tell nodes apart then
 
 

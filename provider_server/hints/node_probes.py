@@ -29,6 +29,7 @@ PROBES = (
 )
 SHARES = {"compute": 0.24, "memory": 0.18, "host_link": 0.10, "interconnect": 0.20, "storage": 0.06, "host": 0.07}
 SUSPECTED = 12.0
+BUDGET, HOURS = 0.01, 6  # share of node-hours for tests, and hours of a plan, where nobody says others
 PER_NODE_HOURS = 1000.0
 
 

@@ -36,12 +36,13 @@ from crypto.signing import reopened
 from federation.protocol.bundle import Bundle
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.service_messages import Hint
-from provider_server.analysis.buildup import BuildUp, signals
+from provider_server.analysis.buildup import BuildUp, signals, signals_of
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.telemetry.catalogue import METRICS
 from provider_server.fleet.telemetry.inventory import Inventory, load as load_inventory
 from provider_server.fleet.telemetry.prometheus import PrometheusSettings, PrometheusSource
 from provider_server.fleet.telemetry.quality import Tally
+from provider_server.fleet.telemetry.recipe import load as load_recipe
 from provider_server.fleet.telemetry.samples import HOUR_S, SeriesBook, Window
 from provider_server.fleet.telemetry.summaries import summarise
 from provider_server.hints import node_reports
@@ -175,11 +176,12 @@ class Live:
 
     def _read(self, kept: Kept, state: bytes, window: Window) -> tuple[BuildUp, dict[str, NodeState]]:
         """Levels after the window, whose first hour was read before, so that counters continue from its samples."""
-        build_up, read_hour = BuildUp.resumed(state, kept.peers()), _hour_of(state)
+        only = asked_for(self.settings.telemetry)
+        build_up, read_hour = BuildUp.resumed(state, kept.peers(), signals_of(only)), _hour_of(state)
         repairs = hardware.load_repairs(self._home)
         hardware.forget(build_up, repairs, read_hour, math.inf)
         inventory = inventory_of(self.settings.telemetry)
-        wanted = {signal.metric: METRICS[signal.metric] for signal in signals()}
+        wanted = {name: METRICS[name] for name in only or [signal.metric for signal in signals()]}
         book = SeriesBook(Tally(), wanted, devices=inventory.devices(), nodes=inventory.addresses())
         states: dict[str, NodeState] = {}
         for hour in summarise(source_of(self.settings.telemetry), book, window, inventory.names):
@@ -348,7 +350,13 @@ def source_of(settings: Telemetry) -> PrometheusSource:
     if not settings.prometheus_url:
         raise NotReady("no telemetry source", hint="set [telemetry] prometheus_url in provider.toml")
     token = Path(settings.token_file) if settings.token_file else None
-    return PrometheusSource(PrometheusSettings(settings.prometheus_url, bearer_token_file=token))
+    only = asked_for(settings)
+    return PrometheusSource(PrometheusSettings(settings.prometheus_url, bearer_token_file=token, only=only))
+
+
+def asked_for(settings: Telemetry) -> frozenset[str] | None:
+    """The metrics of the recipe in the settings; None without one, for all."""
+    return load_recipe(Path(settings.recipe)).names if settings.recipe else None
 
 
 def inventory_of(settings: Telemetry) -> Inventory:

@@ -23,6 +23,7 @@ from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.cap_correction import ALIKE, Shape, capped_mean, capped_slope
 from provider_server.analysis.capped_hazard import JobWeeks, fit_capped
 from provider_server.analysis.factors import Factor
+from provider_server.analysis.filed_elsewhere import More, filed_elsewhere
 from provider_server.analysis.hazard import Estimate
 from provider_server.analysis.misfiled import misfiled
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
@@ -100,7 +101,8 @@ def learn(
         pairs = _fit_pairs(seen, hazards, kin, pairs)
     node_hours = seen.by_pair(seen.node_hours.sum(axis=1))[pairs.found.workload, pairs.found.context]
     evidence = evidence_of(pairs.found, pairs.explained, node_hours, hazards.base[hazards.known])
-    return Findings(pairs.findings(seen), hazards.findings(), pairs.versions(leases), evidence=evidence)
+    more = filed_elsewhere(seen.control, pairs.filed_elsewhere)
+    return Findings(pairs.findings(seen, more), hazards.findings(more), pairs.versions(leases), evidence=evidence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,8 +150,10 @@ class _Hazards:
         """Where something ran."""
         return np.nonzero(self.rates.value > 0)
 
-    def findings(self) -> tuple[RateFinding, ...]:
-        middle, (low, high) = self.rates.value, self.rates.interval()
+    def findings(self, more: More) -> tuple[RateFinding, ...]:
+        """With those that tenants filed elsewhere."""
+        middle, log_sd = self.rates.value * np.exp(more.log_more), np.hypot(self.rates.log_sd, more.log_sd)
+        low, high = Estimate(middle, log_sd).interval()
         return tuple(
             RateFinding(self.levels[c], self.bands[b], float(middle[c, b]), float(low[c, b]), float(high[c, b]))
             for c, b in zip(*self.known, strict=True)
@@ -236,19 +240,21 @@ class _Pairs:
         worse, *factors, variance = columns[:, seen.pair]
         return _Risk(np.stack([1.0 - worse, worse], axis=1), np.stack(factors, axis=1), variance)
 
-    def findings(self, seen: Seen) -> tuple[PairFinding, ...]:
+    def findings(self, seen: Seen, more: More) -> tuple[PairFinding, ...]:
+        """Rates with those that tenants filed elsewhere; judged by what they told."""
         node_hours = seen.by_pair(seen.node_hours.sum(axis=1))
-        counted = replace(self.table, exposure_node_hours=self.counted)
-        return tuple(judge_pairs(self.found, counted, seen.control, node_hours, self.misreported()))
+        counted, times = replace(self.table, exposure_node_hours=self.counted), float(np.exp(more.log_more))
+        judged = judge_pairs(self.found, counted, seen.control, node_hours, self.filed_elsewhere(MISREPORTED))
+        return tuple(replace(pair, rate=times * pair.rate, rate_high=times * pair.rate_high) for pair in judged)
 
-    def misreported(self) -> Floats:
-        """How many script errors would count if `MISREPORTED` of the hardware failures were told as such."""
+    def filed_elsewhere(self, share: float) -> Floats:
+        """How many script errors would count if so many hardware failures were such, as a `share` of those told."""
         found, total = self.found, np.zeros(self.table.shape)
         cells = found.workload, found.context
-        rate = MISREPORTED * found.ratio * found.expected / self.explained
-        place = (np.log(rate) - LOG_FACTOR[0]) / (LOG_FACTOR[1] - LOG_FACTOR[0])
-        log_counted = np.log(np.maximum(self.by_factor[cells], np.finfo(float).tiny))
-        total[cells] = np.exp(read_rows(log_counted, place[:, None])[:, 0])
+        log_rate = np.log(np.maximum(share, np.finfo(float).tiny) * found.ratio * found.expected / self.explained)
+        place = (log_rate - LOG_FACTOR[0]) / (LOG_FACTOR[1] - LOG_FACTOR[0])
+        log_counted = np.log(np.maximum(self.by_factor[cells], np.finfo(float).tiny))  # of fewer than on the grid, all
+        total[cells] = np.exp(read_rows(log_counted, place[:, None])[:, 0] + np.minimum(log_rate - LOG_FACTOR[0], 0.0))
         return total
 
     def versions(self, leases: Sequence[Lease]) -> dict[str, Partition]:
@@ -281,7 +287,15 @@ def _fit_pairs(seen: Seen, hazards: _Hazards, kin: Sequence[Places], before: _Pa
     left = replace(unseen, exposure_node_hours=seen.by_pair(_not_seen(seen, sight, before)))
     known, looked = seen.by_pair(np.minimum(sight.visible, seen.most)), seen.by_pair(sight.in_sight * seen.entered)
     told = ToldAndSeen.exact(left, factors, leases, known, looked, sight.part)
-    return _Pairs(table, find_mismatches(unseen, factors, leases, kin), counted, by_factor, told)
+    found = _as_failures(find_mismatches(unseen, factors, leases, kin), left.exposure_node_hours, looked)
+    return _Pairs(table, found, counted, by_factor, told)
+
+
+def _as_failures(found: Mismatches, hidden: Floats, looked: Floats) -> Mismatches:
+    """With what is expected in failures, where hazards explain so many of a pair that are `hidden` and `looked` at."""
+    cells = found.workload, found.context
+    expected = (found.told_rate * hidden[cells] + found.seen_rate * looked[cells]) / found.ratio
+    return replace(found, expected=expected, expected_by_others=found.expected_by_others * expected / found.expected)
 
 
 def _without_misfiled(table: LifeTable, control: LifeTable) -> LifeTable:

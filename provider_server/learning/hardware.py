@@ -13,7 +13,7 @@ running provider, which write states of their own, can undo one, and both keep t
 before.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ import polars as pl
 
 from crypto.errors import DecodeError, Refusal
 from federation.protocol.life_table import Floats
-from provider_server.analysis.buildup import BuildUp, level_transitions
+from provider_server.analysis.buildup import BuildUp, level_transitions, signals_of
 from provider_server.analysis.contexts import ContextMap, find_contexts, layout
 from provider_server.analysis.fleet_events import at_risk_in_parts
 from provider_server.analysis.fleet_hours import FleetHours, Recorder
@@ -110,17 +110,24 @@ class Followed:
 
 
 def follow(
-    source: Source, window: Window, inventory: Inventory, before: Kept | None, repairs: Sequence[Repair] = ()
+    source: Source,
+    window: Window,
+    inventory: Inventory,
+    before: Kept | None,
+    repairs: Sequence[Repair] = (),
+    metrics: Container[str] | None = None,
 ) -> Followed:
     """Reads the telemetry of a window, and goes on from the state before.
 
     Hours that are in that state already are judged by what the window itself shows of them, and leave it as it is.
+    `metrics` are those that the source asks for, None: all. What it does not ask for holds up no level.
     """
     tally = Tally()
     book = SeriesBook(tally, devices=inventory.devices(), nodes=inventory.addresses())
     peers = before.peers() if before else {}
-    going_on = BuildUp.resumed(before.build_up, peers) if before else BuildUp()
-    again, seen = BuildUp(peers), before.until_hour - 1 if before else window.start_hour - 1
+    table = signals_of(metrics)
+    going_on = BuildUp.resumed(before.build_up, peers, table) if before else BuildUp(table=table)
+    again, seen = BuildUp(peers, table), before.until_hour - 1 if before else window.start_hour - 1
     forget(going_on, repairs, seen, max(seen, window.start_hour - 1))
     recorded, events, totals, last = Recorder(), [], _NOTHING, pl.DataFrame()
     for hour in summarise(source, book, window, inventory.names):
@@ -170,9 +177,10 @@ def observe(
     before: Kept | None,
     forced: Sequence[str] = (),
     repairs: Sequence[Repair] = (),
+    metrics: Container[str] | None = None,
 ) -> Observed:
     """Reads the telemetry of a window. `forced` features tell contexts apart whether or not failures speak for them."""
-    seen = follow(source, window, inventory, before, repairs)
+    seen = follow(source, window, inventory, before, repairs, metrics)
     table = _node_table(seen.totals, seen.at_risk(), inventory)
     chosen = select(table, np.random.default_rng(SEED))
     chosen += tuple(Selected(name, 1e-9, 1.0, 0.0) for name in forced if name not in {one.name for one in chosen})

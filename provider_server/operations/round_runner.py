@@ -23,6 +23,7 @@ from provider_server.network.superlink import SuperLink, UnusableNodeKey
 from provider_server.operations import alerts
 from provider_server.operations.admin import HeldRound
 from provider_server.operations.alerts import Condition
+from provider_server.operations.named import contexts_named, parts_named
 from provider_server.rounds.planning import NothingToCount
 from provider_server.rounds.provider import Provider
 from provider_server.rounds.release import Release
@@ -228,6 +229,8 @@ class Rounds:
         metrics.epsilon.set(epsilon)
         metrics.suspects.set(suspects)
         metrics.left_out.set(self._provider.left_out(release))
+        metrics.parts_suspected.set(parts_named(self._provider, release))
+        metrics.contexts_slow.set(contexts_named(release))
         metrics.waiting.set(0)
         outcome: HeldRound = {
             "round_id": str(plan.round_id),

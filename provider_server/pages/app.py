@@ -4,6 +4,7 @@
     GET  /fleet       nodes by context and hazard
     GET  /mismatches  workloads by contexts
     GET  /hazards     hazards by age
+    GET  /fabric      parts of the fabric that votes suspect, slow contexts; /plans: tests, placement, spares
     GET  /findings    all findings, to be filtered; /findings/KEY one of them
     GET  /login, POST /login, POST /logout
 
@@ -41,6 +42,7 @@ HEADERS = (
 )
 ONLY_TLS = (b"strict-transport-security", b"max-age=31536000")
 PAGES = {"/": "overview", "/fleet": "fleet", "/mismatches": "mismatches", "/hazards": "hazards"}
+PAGES |= {"/fabric": "fabric", "/plans": "plans"}
 _page = renderer()
 
 

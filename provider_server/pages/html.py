@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from math import log2
 
 from federation.runtime.web.html import NOTHING, renderer as web_renderer
+from provider_server.pages.fabric import STANDINGS
 from provider_server.pages.findings import days
 from provider_server.pages.fleet import HAZARDS
 from provider_server.pages.hazards import KNOWN_WITHIN, UNKNOWN
@@ -14,6 +15,8 @@ from provider_server.pages.snapshot import SHORT
 PAGES = (
     ("/", "Overview"),
     ("/fleet", "Fleet"),
+    ("/fabric", "Fabric"),
+    ("/plans", "Plans"),
     ("/mismatches", "Mismatches"),
     ("/hazards", "Hazards"),
     ("/findings", "Findings"),
@@ -23,8 +26,14 @@ _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 def renderer() -> Callable[..., str]:
     """A function that renders a template by its name, with what it is given."""
-    names = {"pages": PAGES, "steps": HAZARDS, "unknown": UNKNOWN, "known_within": f"{KNOWN_WITHIN:g}"}
-    return web_renderer("provider_server.pages", date, dated, short, number, percent, place, days, names=names)
+    names = {
+        "pages": PAGES,
+        "steps": HAZARDS,
+        "standings": STANDINGS,
+        "unknown": UNKNOWN,
+        "known_within": f"{KNOWN_WITHIN:g}",
+    }
+    return web_renderer("provider_server.pages", date, dated, short, number, whole, percent, place, days, names=names)
 
 
 def date(hour: int) -> str:
@@ -60,6 +69,15 @@ def number(value: float | None) -> str:
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def whole(value: float) -> str:
+    """Without digits behind the point.
+
+    >>> whole(41.7), whole(-12.2)
+    ('42', '−12')
+    """
+    return f"{round(value):,}".replace("-", "−")
 
 
 def percent(value: float) -> str:

@@ -11,11 +11,12 @@ from pathlib import Path
 from crypto.errors import Refusal
 from federation.runtime.clock import now_hour
 from federation.runtime.key_files import read
-from provider_server.home import settings_of
+from provider_server.home import fabric_parts, settings_of
 from provider_server.network.connections import ConnectionLimits
 from provider_server.network.listeners import CannotListen, Listener
 from provider_server.pages.app import page_app
 from provider_server.pages.login import FILE, Door, NoPassword
+from provider_server.pages.plans import PlansView
 from provider_server.pages.sessions import FILE as SESSIONS, Sessions
 from provider_server.pages.snapshot import Reader
 from provider_server.pages.views import View, view
@@ -33,9 +34,14 @@ class PageInTheClear(Refusal):
 
 @contextmanager
 def listening(
-    home: Path, database: str | None, host: str, port: int, clock: Callable[[], float] = now_hour
+    home: Path,
+    database: str | None,
+    host: str,
+    port: int,
+    clock: Callable[[], float] = now_hour,
+    plans: Callable[[float], PlansView | None] = lambda now_h: None,
 ) -> Iterator[str]:
-    """The address of the page while it is served.
+    """The address of the page while it is served; `plans` says what to advise at an hour.
 
     NoPassword before one is set; PageInTheClear for another machine's eyes without certificate; CannotListen.
     """
@@ -50,10 +56,11 @@ def listening(
         closing(Store(database or home / "provider.db", create=False)) as store,
         closing(Sessions(home / SESSIONS)) as sessions,
     ):
-        reader = Reader(home, store)
+        reader = Reader(home, store, fabric_parts(settings))
 
         def look() -> View:
-            return view(reader.snapshot(), clock(), settings.rounds.settle_hours, settings.plan.settings)
+            now_h, plan = clock(), settings.plan.settings
+            return view(reader.snapshot(), now_h, settings.rounds.settle_hours, plan, plans(now_h))
 
         door = Door(lambda: read(home / FILE), sessions, os.urandom, time.time)
         app = page_app(look, door, over_tls=over_tls)

@@ -7,7 +7,7 @@ contexts, and never `signing.key`.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,11 +21,14 @@ from federation.runtime.clock import now_hour
 from federation.runtime.key_files import HomeError, read_key
 from provider_server.analysis.contexts import Context
 from provider_server.analysis.drift import Alarm
-from provider_server.fleet.leases import context_tokens
+from provider_server.fleet.leases import Lease, context_tokens
+from provider_server.fleet.parts import FabricParts
 from provider_server.learning import hardware, on_probation
 from provider_server.learning.hardware import Kept, label_of, levels_of
 from provider_server.learning.publication_gate import outlook
+from provider_server.learning.votes import SuspectedPart, suspected
 from provider_server.rounds.grouping import TenantScores
+from provider_server.rounds.planning import VOTES, MarginalSpec
 from provider_server.rounds.release import Release, from_bytes
 from provider_server.store.round_store import Answer, KeptRound, RoundState
 from provider_server.store.store import Store, reporting
@@ -52,6 +55,39 @@ class SeenRound:
 
 
 @dataclass(frozen=True, eq=False)
+class Votes:
+    """What the newest release with votes says; `release` None before there is one."""
+
+    parts: FabricParts
+    release: Release | None
+    suspects: tuple[SuspectedPart, ...]
+
+    @classmethod
+    def of(
+        cls,
+        parts: FabricParts | None,
+        secret: bytes,
+        releases: Sequence[Release],
+        leases: Callable[[float, float], Sequence[Lease]],
+    ) -> "Votes | None":
+        """None without a fabric."""
+        if parts is None:
+            return None
+        newest = newest_with(VOTES, releases)
+        if newest is None:
+            return cls(parts, None, ())
+        plan = newest.plan
+        counted = leases(plan.first_hour, plan.end_hour)
+        return cls(parts, newest, suspected(newest, counted, parts, parts.tokens(secret, plan.epoch)))
+
+
+def newest_with(spec: MarginalSpec, releases: Sequence[Release]) -> Release | None:
+    """The newest release that has an optional marginal."""
+    has = [one for one in releases if spec.name in [marginal.name for marginal in one.plan.marginals]]
+    return has[-1] if has else None
+
+
+@dataclass(frozen=True, eq=False)
 class Snapshot:
     """Everything that the pages show comes from here. Rounds, releases and bundles are oldest first."""
 
@@ -63,6 +99,7 @@ class Snapshot:
     suspects: frozenset[TenantId]
     kept: Kept | None
     places: Mapping[str, ContextPlace]
+    votes: Votes | None = None
 
     def name(self, token: str) -> str:
         """A context for a person: what tells it from others, or the beginning of its token."""
@@ -105,8 +142,9 @@ def natural(text: str) -> list[tuple[int, str]]:
 class Reader:
     """Reads one store and one home, from any thread; HomeError where there is no federation in them."""
 
-    def __init__(self, home: Path, store: Store) -> None:
+    def __init__(self, home: Path, store: Store, parts: FabricParts | None = None) -> None:
         self._home = home
+        self._parts = parts
         self._store = store
         self._context_secret = read_key(home / "context.key")
         self._learnt: tuple[object, _Learnt] | None = None
@@ -134,6 +172,7 @@ class Reader:
             suspects=TenantScores.from_dict(note).suspects() if note else frozenset(),
             kept=kept,
             places=places(self._context_secret, learnt.epochs, kept),
+            votes=learnt.votes,
         )
 
     def _as_learnt(self, rounds: Sequence[KeptRound]) -> "_Learnt":
@@ -141,7 +180,7 @@ class Reader:
         newest = self._store.newest_bundle()
         state = newest[0] if newest else None, sum(one.state == RoundState.RELEASED for one in rounds)
         if self._learnt is None or self._learnt[0] != state:
-            self._learnt = state, _Learnt.of(self._store)
+            self._learnt = state, _Learnt.of(self._store, self._parts, self._context_secret)
         return self._learnt[1]
 
     def _seen(self, kept: KeptRound) -> SeenRound:
@@ -158,16 +197,18 @@ class _Learnt:
     releases: tuple[Release, ...]
     bundles: tuple[Bundle, ...]
     alarms: tuple[Alarm, ...]
+    votes: Votes | None
 
     @classmethod
-    def of(cls, store: Store) -> "_Learnt":
+    def of(cls, store: Store, parts: FabricParts | None, secret: bytes) -> "_Learnt":
         key = _provider_key(store.entries())
         releases = tuple(map(from_bytes, store.releases()))
         bundles = tuple(open_signed(Bundle, signed, key) for signed in store.bundles())
+        votes = Votes.of(parts, secret, releases, store.leases)
         if not releases:
-            return cls(releases, bundles, ())
+            return cls(releases, bundles, (), votes)
         leases = store.leases(0, releases[-1].plan.end_hour)
-        return cls(releases, bundles, outlook(releases, leases, bundles).alarms)
+        return cls(releases, bundles, outlook(releases, leases, bundles).alarms, votes)
 
     @cached_property
     def epochs(self) -> frozenset[int]:

@@ -10,9 +10,11 @@ from crypto.ids import TenantId
 from federation.protocol.bundle import Bundle, FactorEntry, PairJudgement, RuleEntry
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.privacy_cost import plan_loss
+from provider_server.pages.fabric import FabricView, SpeedView, fabric, speed
 from provider_server.pages.findings import Event, FindingRow, Matrix, events, findings, matrix
 from provider_server.pages.fleet import ContextView, fleet
 from provider_server.pages.hazards import Curve, hazard_curves
+from provider_server.pages.plans import PlansView
 from provider_server.pages.snapshot import SHORT, SeenRound, Snapshot
 from provider_server.rounds.planning import PlanSettings, next_opening
 from provider_server.rounds.spending import spent_by_week
@@ -104,9 +106,14 @@ class View:
     hazards: tuple[Curve, ...]
     factors: tuple[FactorEntry, ...]
     rules: tuple[RuleEntry, ...]
+    fabric: FabricView | None
+    speed: SpeedView | None
+    plans: PlansView | None
 
 
-def view(seen: Snapshot, now_hour: float, settle_hours: int, settings: PlanSettings) -> View:
+def view(
+    seen: Snapshot, now_hour: float, settle_hours: int, settings: PlanSettings, plans: PlansView | None = None
+) -> View:
     """All pages at `now_hour`; a release is overdue once the week of an opening has ended and settled without one."""
     rows = findings(seen)
     overview = Overview(
@@ -123,7 +130,8 @@ def view(seen: Snapshot, now_hour: float, settle_hours: int, settings: PlanSetti
         events(seen),
     )
     factors, rules = (seen.bundles[-1].factors, seen.bundles[-1].rules) if seen.bundles else ((), ())
-    return View(overview, fleet(seen), rows, matrix(rows), hazard_curves(seen), factors, rules)
+    learnt = fleet(seen), rows, matrix(rows), hazard_curves(seen), factors, rules
+    return View(overview, *learnt, fabric(seen.votes), speed(seen.releases, seen.name), plans)
 
 
 # ---- rounds ----------------------------------------------------------------------------------------------------------

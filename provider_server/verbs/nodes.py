@@ -141,27 +141,34 @@ def probes(
 
     Nodes that are likelier to fail, and those not tested for long, come first. Leases are left alone until they end.
     """
-    from contextlib import closing
-
     from federation.runtime.clock import now_hour
     from provider_server.fleet.probe_files import read_tests
     from provider_server.hints import node_placement, node_probes, node_reports
     from provider_server.learning import on_probation
-    from provider_server.store.store import Store
 
     place = required(home)
     with failing():
         now_h, reports = now_hour(), node_reports.known(file or place / node_reports.FILE)
         nodes = node_placement.placed(reports, on_probation.load(place), now_h, 0.0)
-        busy_until_h: dict[str, float] = {}
-        if database or (place / "provider.db").exists():  # a provider that only watches its nodes has none
-            with closing(Store(database or place / "provider.db", create=False)) as store:
-                for lease, names in store.placed(now_h):
-                    busy_until_h |= {name: max(lease.end_h, busy_until_h.get(name, 0.0)) for name in names}
+        busy_until_h = busy_until(place, database, now_h)
         suspicions = {one.node: one.suspicion for one in reports if one.level}
         ran_h = read_tests(tested) if tested else {}
         rows = node_probes.probes(nodes, suspicions, ran_h, busy_until_h, now_h, hours, budget)
     print_rows(rows, _probe_line, as_json=as_json)
+
+
+def busy_until(home: Path, database: str | None, now_h: float) -> dict[str, float]:
+    """The hour at which the leases of each busy node end; a provider that only watches its nodes has none."""
+    from contextlib import closing
+
+    from provider_server.store.store import Store
+
+    found: dict[str, float] = {}
+    if database or (home / "provider.db").exists():
+        with closing(Store(database or home / "provider.db", create=False)) as store:
+            for lease, names in store.placed(now_h):
+                found |= {name: max(lease.end_h, found.get(name, 0.0)) for name in names}
+    return found
 
 
 def _probe_line(row: "ProbeVisit") -> str:

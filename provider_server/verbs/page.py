@@ -1,7 +1,7 @@
 """The verb that serves the operator's page in a browser: page."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -9,7 +9,11 @@ from federation.runtime.console import ask_secret
 from federation.runtime.screen import say
 from provider_server.verbs.console import Database, Home, failing, required
 
+if TYPE_CHECKING:
+    from provider_server.pages.plans import PlansView
+
 SALT_BYTES = 16
+REPAIR_HOURS, AVAILABILITY = 24.0, 0.99  # the defaults of `spares`
 
 
 def page(
@@ -21,7 +25,7 @@ def page(
     host: Annotated[str, typer.Option(help="Address to listen on; over TLS unless it is local.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8446,
 ) -> None:
-    """Show rounds, findings, hazards and the fleet in a browser; `serve` may run or not."""
+    """Show rounds, findings, hazards, the fleet, the fabric and plans in a browser; `serve` may run or not."""
     place = required(home)
     with failing():
         if action == "password":
@@ -29,9 +33,47 @@ def page(
             return
         from provider_server.pages.serving import listening
 
-        with listening(place, database, host, port) as address:
+        with listening(place, database, host, port, plans=lambda now_h: plans(place, database, now_h)) as address:
             say(f"the page is at {address}")
             _wait()
+
+
+def plans(home: Path, database: str | None, now_h: float) -> "PlansView | None":
+    """What `placement`, `probes` and `spares` say with their defaults; None while no node is known."""
+    import numpy as np
+
+    from federation.protocol.life_table import PER_NODE_HOURS
+    from provider_server.analysis.spares import down_share, spares_needed
+    from provider_server.hints import node_placement, node_probes, node_reports
+    from provider_server.learning import on_probation
+    from provider_server.pages.plans import SHORT, PlacedView, PlansView, VisitView
+    from provider_server.verbs.nodes import busy_until
+
+    reports = node_reports.load(home / node_reports.FILE)
+    if not reports:
+        return None
+    rows = node_placement.placed(reports, on_probation.load(home), now_h, node_placement.SHARE)
+    hours, budget = node_probes.HOURS, node_probes.BUDGET
+    suspicions = {one.node: one.suspicion for one in reports if one.level}
+    visits = node_probes.probes(rows, suspicions, {}, busy_until(home, database, now_h), now_h, hours, budget)
+    known = [rate for row in rows if (rate := row["failures_per_1000_node_hours"]) is not None]
+    rates = np.array(known + [float(np.mean(known or [0.0]))] * (len(rows) - len(known)))
+    down = down_share(rates / PER_NODE_HOURS, np.full(len(rows), REPAIR_HOURS))
+    return PlansView(
+        max(one.hour for one in reports),
+        tuple(
+            PlacedView(row["node"], row["jobs"], row["failures_per_1000_node_hours"], row["times_usual"], row["reason"])
+            for row in rows
+        ),
+        sum(row["jobs"] == SHORT for row in rows),
+        tuple(VisitView(**visit) for visit in visits),
+        budget,
+        hours,
+        spares_needed(down, float(down.mean()), AVAILABILITY),
+        round(float(down.sum()), 3),
+        AVAILABILITY,
+        REPAIR_HOURS,
+    )
 
 
 def _set_password(home: Path) -> None:

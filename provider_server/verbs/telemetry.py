@@ -47,27 +47,40 @@ NONE_SEEN = 3.69  # a Poisson count of this mean is 0 in one of forty draws
 
 @dataclass(frozen=True)
 class Feed:
-    """Telemetry of a window, and the inventory beside it."""
+    """Telemetry of a window, and the inventory beside it. `metrics` are those that are asked for; None: all."""
 
     source: "Source"
     window: "Window"
     inventory: "Inventory"
+    metrics: frozenset[str] | None = None
 
 
 def open_feed(
-    home: Path, files: Sequence[Path], inventory: Path | None, start: int | None, end: int | None, *, in_order: bool
+    home: Path,
+    files: Sequence[Path],
+    inventory: Path | None,
+    start: int | None,
+    end: int | None,
+    *,
+    in_order: bool,
+    whole: bool = False,
 ) -> Feed:
-    """From files or else from the Prometheus of the settings; by default over the last week."""
+    """From files or else from the Prometheus of the settings; by default over the last week.
+
+    Prometheus is asked for the metrics of the recipe in the settings, or all of them if `whole`; files have all.
+    """
     import time
 
     from provider_server import home as homes
     from provider_server.fleet.telemetry.inventory import Inventory, load
+    from provider_server.fleet.telemetry.recipe import load as load_recipe
     from provider_server.fleet.telemetry.samples import Window
 
     settings = homes.settings_of(home).telemetry
     listed = inventory or (Path(settings.inventory) if settings.inventory else None)
     known, window = load(listed) if listed else Inventory(), Window(*hours_asked(start, end), time.time())
-    return Feed(_source(files, settings, in_order=in_order), window, known)
+    only = load_recipe(Path(settings.recipe)).names if settings.recipe and not whole and not files else None
+    return Feed(_source(files, settings, only, in_order=in_order), window, known, only)
 
 
 def hours_asked(start: int | None, end: int | None) -> tuple[int, int]:
@@ -79,7 +92,7 @@ def hours_asked(start: int | None, end: int | None) -> tuple[int, int]:
     return first, last
 
 
-def _source(files: Sequence[Path], settings: "Telemetry", *, in_order: bool) -> "Source":
+def _source(files: Sequence[Path], settings: "Telemetry", only: frozenset[str] | None, *, in_order: bool) -> "Source":
     from crypto.errors import PharoahError
     from provider_server.fleet.telemetry.files import FileSource, Layout
     from provider_server.fleet.telemetry.prometheus import PrometheusSettings, PrometheusSource
@@ -92,7 +105,7 @@ def _source(files: Sequence[Path], settings: "Telemetry", *, in_order: bool) -> 
             "no telemetry source", hint="pass --file, or set [telemetry] prometheus_url in provider.toml"
         )
     token = Path(settings.token_file) if settings.token_file else None
-    return PrometheusSource(PrometheusSettings(settings.prometheus_url, bearer_token_file=token))
+    return PrometheusSource(PrometheusSettings(settings.prometheus_url, bearer_token_file=token, only=only))
 
 
 def say_quality(quality: "Quality", doubts: Mapping[str, int]) -> None:
@@ -150,7 +163,7 @@ def contexts(
         feed = open_feed(place, file or (), inventory, start, end, in_order=in_order)
         repairs = hardware.load_repairs(place)
         before = hardware.load(place)
-        found = hardware.observe(feed.source, feed.window, feed.inventory, before, feature or (), repairs)
+        found = hardware.observe(feed.source, feed.window, feed.inventory, before, feature or (), repairs, feed.metrics)
         hardware.keep(place, found.kept)
         if out:
             _draw_contexts(found, out, force=force)

@@ -31,6 +31,7 @@ STOP_S = 20.0
 AT_ONCE = 16
 POLL_S = 0.1
 WORKLOADS, CONTEXTS, LEASES_EACH = 2, 2, 12
+LEAST_COHORT = 3
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_PROXY": "*", "no_proxy": "*"}
 PROVIDER_TOML = """
 [listen]
@@ -161,7 +162,7 @@ def ceremony(places: Places, ports: Sequence[int]) -> None:
 
 def enrol(places: Places, ports: Sequence[int]) -> None:
     """The provider's home, the tenants' cards, and the invitation that all of them take."""
-    cohort = places.tenants - 1
+    cohort = max(LEAST_COHORT, places.tenants - 1)
     tenants, online, metrics = ports
     places.provider.mkdir(mode=0o700)
     settings = PROVIDER_TOML.format(host=places.host, tenants=tenants, online=online, metrics=metrics, cohort=cohort)

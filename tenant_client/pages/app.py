@@ -4,6 +4,7 @@
     GET /                   checks by workload and context (?check=VERDICT, ?order=…), leases, budget, hints
     GET /attempts           what ran and how it ended
     GET /expectations       leases against targets, with error budgets
+    GET /paths              leases with logs of an attempt; /paths/LEASE: ways between their hosts
     GET /sent               everything that left, by kind
     GET /sent/ROUND         a contribution, part by part; /sent/ROUND/bytes is the message itself
     GET /sent/ROUND/PART    the words of one part, each with its cell
@@ -27,7 +28,8 @@ from tenant_client.disclosure.expected import expected
 from tenant_client.pages.html import renderer
 from tenant_client.pages.key import Key
 from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
-from tenant_client.pages.views import ORDERS, house, journal, pairs
+from tenant_client.pages.views import ORDERS, house, journal, pairs, runs
+from tenant_client.run.lease_paths import lease_paths
 
 COOKIE = "pharoah-tenant"
 POLICY = (
@@ -47,6 +49,8 @@ def page_app(home: Path, key: Key, now_h: Callable[[], float]) -> Asgi:
     app.get("/")(pages.leases)
     app.get("/attempts")(pages.attempts)
     app.get("/expectations")(pages.expectations)
+    app.get("/paths")(pages.paths)
+    app.get("/paths/{lease}")(pages.path)
     app.get("/sent")(pages.sent)
     app.get("/sent/{round_id}")(pages.contribution)
     app.get("/sent/{round_id}/bytes")(pages.raw)
@@ -101,6 +105,17 @@ class Pages:
         """Leases against their targets."""
         seen = expected(journal(self._home), self._home, SECONDS_PER_HOUR * self._now_h())
         return _shown(request, "expectations", seen=seen, first=first, step=ROWS_AT_ONCE)
+
+    def paths(self, request: Request, first: First = 0) -> Response:
+        """Leases whose attempts left logs."""
+        return _shown(request, "paths", runs=runs(self._home), first=first, step=ROWS_AT_ONCE)
+
+    def path(self, request: Request, lease: str) -> Response:
+        """The ways between the hosts of a lease."""
+        if lease not in runs(self._home):
+            raise HTTPException(404, "no attempt of this lease left logs here")
+        found = lease_paths(self._home, lease, self._now_h())
+        return _shown(request, "path", lease=lease, graph=found.graph, routes=found.between_hosts())
 
     def sent(self, request: Request, first: First = 0) -> Response:
         """Everything that left, by kind."""

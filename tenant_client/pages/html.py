@@ -5,7 +5,13 @@ from datetime import UTC, datetime, timedelta
 
 from federation.runtime.web.html import NOTHING, renderer as web_renderer
 
-PAGES = (("/", "Leases"), ("/attempts", "Attempts"), ("/expectations", "Expectations"), ("/sent", "Sent data"))
+PAGES = (
+    ("/", "Leases"),
+    ("/attempts", "Attempts"),
+    ("/expectations", "Expectations"),
+    ("/paths", "Paths"),
+    ("/sent", "Sent data"),
+)
 SHORT = 12
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 

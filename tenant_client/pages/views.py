@@ -111,6 +111,13 @@ def house(home: Path, now_h: float) -> House:
             return _told(happened, hints, ends, checker, "", owner_view.budget(tenant), owner_view.sent(tenant))
 
 
+def runs(home: Path) -> tuple[str, ...]:
+    """Leases of which an attempt left a run directory, the newest first."""
+    found = [one for one in (home / "runs").glob("*-*") if one.is_dir()]
+    found.sort(key=lambda one: one.stat().st_mtime, reverse=True)
+    return tuple(dict.fromkeys(one.name.rpartition("-")[0] for one in found))
+
+
 def journal(home: Path) -> Path:
     """The home's database; HomeError where there is none."""
     if not (home / "tenant.db").exists():

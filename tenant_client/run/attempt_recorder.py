@@ -22,6 +22,7 @@ from tenant_client.records.database import open_database
 from tenant_client.records.incidents import Incidents
 from tenant_client.records.journal import Journal
 from tenant_client.records.paces import Paces, Slice
+from tenant_client.records.usages import Usage, Usages
 from tenant_client.records.votes import Vote, Votes
 from tenant_client.run import diagnose_attempt, lease_ends, restarts
 from tenant_client.run.diagnose_attempt import Explained
@@ -175,6 +176,12 @@ class Record:
             if self._connection is not None:
                 Paces(self._connection).keep(self._unit, attempt, slices)
 
+    def keep_usage(self, attempt: int, usage: Usage) -> None:
+        """Journals what an attempt used of this host so far."""
+        with self._ours.guard("cannot write the journal"):
+            if self._connection is not None:
+                Usages(self._connection).keep(self._unit, attempt, usage)
+
     def keep_findings(self, findings: Sequence[WatchFinding], steps: int) -> None:
         """Journals what was found so far, where it has changed."""
         if list(findings) == self._kept:
@@ -245,6 +252,7 @@ class Record:
                 Votes(self._connection).cast(
                     Vote(self._unit, at_s / SECONDS_PER_HOUR, pair, None, f"flight recorder of attempt {self.number}")
                 )
+                self._ours.say(f"noted a vote for the way between {' and '.join(pair)}")
 
     def _say_known(self, paths: Sequence[Path], cause: AttemptCause) -> None:
         """Prints what is known to fail like this; the journal has the cause already, if somebody kills us here."""

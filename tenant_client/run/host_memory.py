@@ -85,13 +85,13 @@ class HostMemory:
         if now_s - self._read_at_s < EVERY_S:
             return {}
         self._read_at_s = now_s
-        available = _available(self._proc)
+        left = available(self._proc)
         found = {}
         for rank, pid in pids.items():
             memory = read_memory(self._proc, pid)
             for who, amount in (("process", memory.own), ("data loader's workers", memory.children)):
                 growth = self._growth.setdefault((rank, pid, who), Growth())
-                growing = growth.feed(now_s, amount, available)
+                growing = growth.feed(now_s, amount, left)
                 if growing is not None:
                     found[rank] = _text(rank, who, growing)
         return found
@@ -108,34 +108,37 @@ def _period(seconds: float) -> str:
 
 def read_memory(proc: Path, pid: int) -> Memory:
     """The memory that the process and its descendants share with nobody; 0 for those that are gone."""
-    return Memory(_private(proc, pid), sum(_private(proc, child) for child in _descendants(proc, pid)))
+    return Memory(_private(proc, pid), sum(_private(proc, child) for child in descendants(proc, pid)))
 
 
-def _descendants(proc: Path, pid: int) -> Iterator[int]:
+def descendants(proc: Path, pid: int) -> Iterator[int]:
+    """The processes that a process started, and those that they did."""
     waiting, seen = [pid], 0
     while waiting and seen < _MOST_PROCESSES:
         for children in (proc / str(waiting.pop()) / "task").glob("*/children"):
-            for child in map(int, _text_of(children).split()):
+            for child in map(int, text_of(children).split()):
                 seen += 1
                 waiting.append(child)
                 yield child
 
 
 def _private(proc: Path, pid: int) -> float:
-    fields = _text_of(proc / str(pid) / "statm").split()
+    fields = text_of(proc / str(pid) / "statm").split()
     return float(_PAGE * (int(fields[1]) - int(fields[2]))) if len(fields) > 2 else 0.0
 
 
-def _available(proc: Path) -> float:
-    for line in _text_of(proc / "meminfo").splitlines():
+def available(proc: Path = Path("/proc")) -> float:
+    """Bytes that the host has left; infinity where it does not say."""
+    for line in text_of(proc / "meminfo").splitlines():
         name, _, amount = line.partition(":")
         if name == "MemAvailable":
             return 1024.0 * int(amount.split()[0])
     return float("inf")
 
 
-def _text_of(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """A file of the kernel's; empty if its process has ended."""
     try:
         return path.read_text(encoding="ascii")
-    except OSError:  # the process has ended
+    except OSError:
         return ""

@@ -35,6 +35,7 @@ from tenant_client.run.run_directory import hold, node_list, prune
 from tenant_client.run.settings import RunSettings
 from tenant_client.run.supervise import Ending
 from tenant_client.run.syndromes.reports import Reports
+from tenant_client.run.usage import UsageRecorder
 from tenant_client.run.watchdog import Sample, Watch, WatchFinding
 from tenant_client.run.workload import RunWorkload
 
@@ -64,6 +65,7 @@ class Observer:
         self._launcher = Launcher(self._run_dir)
         self._record: Record | None = None
         self._pace: PaceRecorder | None = None
+        self._usage: UsageRecorder | None = None
         self._workload = RunWorkload(self._run_dir, sampled=settings.sample)
         self._why_not = ""
         self._asked: list[Asked] = []
@@ -88,6 +90,7 @@ class Observer:
         )
         self._record.begin(at_s, self._attempt)
         self._pace = PaceRecorder(self._run_dir, self._record.keep_pace)
+        self._usage = UsageRecorder(self._record.keep_usage)
         self._record.name(settings.job)
         self._record.place(node_list(os.environ))
         with self._ours.guard("old run directories"):
@@ -113,6 +116,9 @@ class Observer:
                 if self._record is not None and self._pace is not None:
                     samples = list(map(sample_of, ranks))
                     self._pace.look(now_s, self._record.number, samples, hangs=self._watch.hangs)
+            with self._ours.guard("cannot measure what the job uses"):
+                if self._record is not None and self._usage is not None:
+                    self._usage.look(now_s, self._record.number, ranks)
             with self._ours.guard("watching functions, memory and losses"):
                 self._say(self._health.look(now_s, self._run_dir, ranks), now_s)
         with self._ours.guard("cannot compare the ranks"):
@@ -199,6 +205,8 @@ class Observer:
         with self._ours.guard("cannot keep how the attempt went"):
             if self._pace is not None:
                 self._pace.keep(at_s)
+            if self._usage is not None:
+                self._usage.keep(at_s)
         findings = self._findings(at_s)
         found = self._found()
         with self._ours.guard("cannot copy torchrun's error files"):

@@ -266,7 +266,7 @@ def pairs(
         test = PairwiseTest(range(len(names)), random.SystemRandom(), most_rounds=rounds)
         found = pair_rounds.run(
             names,
-            command,
+            command[command[0] == "--" :],  # which a parser that stops at the first argument leaves
             test,
             timeout_s=timeout_s,
             at_once=at_once,

@@ -16,6 +16,10 @@ def vote(
     rail: Annotated[
         int | None, typer.Option(min=0, help="The rail, as the provider counts them from 0.", show_default="not known")
     ] = None,
+    at: Annotated[
+        float | None,
+        typer.Option(min=0, help="When it was, in hours since 1970: it counts in that week.", show_default="now"),
+    ] = None,
     why: Annotated[str, typer.Option(help="What shows it, for yourself.")] = "by hand",
 ) -> None:
     """Note that a collective was slow, or hung, between two nodes of a lease.
@@ -33,5 +37,5 @@ def vote(
 
     with failing(), reporting(), closing(open_database(journalled(home))) as connection:
         unit = Journal(connection).find(lease)
-        Votes(connection).cast(Vote(unit, now_hour(), (node, other), rail, why))
+        Votes(connection).cast(Vote(unit, now_hour() if at is None else at, (node, other), rail, why))
     say(f"pharoah-tenant: noted for {unit}: {node} and {other}")

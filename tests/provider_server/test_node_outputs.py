@@ -25,13 +25,17 @@ from federation.runtime.clock import now_hour
 from provider_server.analysis.contexts import Context, ContextMap
 from provider_server.cli import app
 from provider_server.hints.node_hazard import NodeState
+from provider_server.hints.node_placement import placed
+from provider_server.hints.node_probes import BUDGET, HOURS, probes
 from provider_server.hints.node_reports import FILE, STALE_H, NodeReport, OutputFailed, keep, load, reports
+from provider_server.learning import on_probation
 from provider_server.learning.hardware import Kept
 from provider_server.outputs import nvsentinel
 from provider_server.outputs.changes import Changes
 from provider_server.outputs.node_check import HOUR_S, NoSocket, check, served
 from provider_server.outputs.node_metrics import NodeMetrics
 from provider_server.outputs.nvsentinel import ENUMS, FIELDS, HealthEvents, Nvsentinel, Strategy
+from provider_server.outputs.plan_metrics import PlanMetrics
 from simulation.run.processes import free_ports
 from tests import needs
 from tests.support import schemas
@@ -169,6 +173,24 @@ def test_metrics_show_the_newest_reports_alone() -> None:
         'pharoah_node_level{context="",node="n4",suspicion="memory"} 3.0',
         f"pharoah_node_report_hour {HOUR + 1}.0",
     ]
+
+
+def test_metrics_of_plans_are_those_of_placement_and_probes(tmp_path: Path) -> None:
+    registry = CollectorRegistry()
+    metrics = PlanMetrics(tmp_path, registry, lambda: float(HOUR))
+    metrics.take(ALL)
+    metrics.take([calm(HOT), SILENT])
+    rows = placed([calm(HOT), SILENT], on_probation.load(tmp_path), float(HOUR), 0.2)
+    visits = probes(rows, {SILENT.node: SILENT.suspicion}, {}, {}, float(HOUR), HOURS, BUDGET)
+    shown = {line.split(" ")[0]: float(line.split(" ")[1]) for line in lines_of(registry)}
+    short = {f'pharoah_node_for_short_jobs{{node="{row["node"]}"}}': float(row["jobs"] == "short") for row in rows}
+    assert {name: value for name, value in shown.items() if "short" in name} == short
+    planned = {f'pharoah_node_test_worth{{node="{one["node"]}",test="{one["test"]}"}}' for one in visits}
+    assert {name for name in shown if "worth" in name} == planned != set()
+
+
+def lines_of(registry: CollectorRegistry) -> list[str]:
+    return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
 
 
 # ---- OTLP ------------------------------------------------------------------------------------------------------------

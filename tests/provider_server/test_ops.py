@@ -24,6 +24,7 @@ from provider_server.operations.alerts import (
     trustee_away,
 )
 from provider_server.outputs.node_metrics import NodeMetrics
+from provider_server.outputs.plan_metrics import PlanMetrics
 from provider_server.week import Stage
 from tests import needs
 from tests.support.grafana import objections
@@ -40,6 +41,7 @@ def families() -> list[Metric]:
     """Every metric that the provider can expose."""
     registry = Metrics().registry
     NodeMetrics(registry)
+    PlanMetrics(Path(), registry)
     return list(registry.collect())
 
 

@@ -28,7 +28,13 @@ from federation.runtime.visible import json_text
 from federation.transport.certificates import make_certificate
 from provider_server.analysis.contexts import Context
 from provider_server.cli import app
+from provider_server.fleet.fabric import Cable, CableEnd, Fabric
+from provider_server.fleet.parts import FabricParts
+from provider_server.hints.node_reports import NodeReport, keep as keep_reports
+from provider_server.learning.votes import SuspectedPart
+from provider_server.pages import serving
 from provider_server.pages.app import STATIC
+from provider_server.pages.fabric import NO_COUNT, SUSPECTED, PaceView, SpeedView, fabric
 from provider_server.pages.findings import Event, days, filtered
 from provider_server.pages.fleet import HAZARDS
 from provider_server.pages.hazards import UNKNOWN, band_labels
@@ -47,11 +53,12 @@ from provider_server.pages.login import (
 )
 from provider_server.pages.serving import PageInTheClear, listening
 from provider_server.pages.sessions import IDLE_S, LONGEST_S, MOST_SESSIONS, Sessions
-from provider_server.pages.snapshot import Reader, Snapshot, context_names
+from provider_server.pages.snapshot import Reader, Snapshot, Votes, context_names
 from provider_server.pages.views import View, view
 from provider_server.store.round_store import RoundState
 from provider_server.store.store import Store
 from provider_server.verbs.console import opened
+from provider_server.verbs.page import plans
 from simulation.run.play import settings_of
 from tests.support import browsers
 from tests.support.changing import replace
@@ -81,6 +88,12 @@ PARTS = {
     "matrix": {"contexts", "rows", "workloads_left_out", "contexts_left_out"},
     "hazards": {"name", "panel", "context", "level", "bands"},
     "factors": {"dimension", "level", "ratio", "ratio_low", "ratio_high"},
+    "fabric": {"start_hour", "end_hour", "noise_sd", "suspects", "rails"},
+    "speed": {"start_hour", "end_hour", "noise_sd", "contexts"},
+    "plans": {
+        *("hour", "nodes", "short", "tests", "budget", "hours"),
+        *("spares", "mean_down", "availability", "repair_hours"),
+    },
     "rules": {"conditions", "ratio", "ratio_low", "ratio_high", "failures"},
 }
 
@@ -89,13 +102,16 @@ PARTS = {
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     made = built(tmp_path_factory.getbasetemp() / "pages")
     set_password(made.provider, PASSWORD, bytes(16))
+    keep_reports(made.provider, REPORTS)
     return made
 
 
 @pytest.fixture(scope="module")
 def site(shown: Shown) -> Iterator[str]:
-    with listening(shown.provider, None, "127.0.0.1", 0, lambda: NOW) as address:
-        yield address.rstrip("/")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(serving, "view", looked_at)
+        with listening(shown.provider, None, "127.0.0.1", 0, lambda: NOW, lambda now_h: advice(shown)) as address:
+            yield address.rstrip("/")
 
 
 def snapshot(home: Path) -> Snapshot:
@@ -109,8 +125,47 @@ def seen(shown: Shown) -> Snapshot:
 
 
 @pytest.fixture(scope="module")
-def told(seen: Snapshot) -> View:
-    return view(seen, NOW, 24, PLANS)
+def told(seen: Snapshot, shown: Shown) -> View:
+    return looked_at(seen, NOW, 24, PLANS, advice(shown))
+
+
+REPORTS = [
+    NodeReport(
+        f"gpu-{node:02d}", int(NOW), node % 3, node != 5, "memory" if node % 3 else "", 1, "A100", 0.5 + node / 9
+    )
+    for node in range(12)
+]
+FABRIC = FabricParts.of(
+    Fabric.of(
+        [
+            Cable(CableEnd(f"gpu-{node}", f"mlx5_{rail}"), CableEnd(f"leaf-{node // 6}-{rail}", f"{node}"), rail)
+            for node in range(18)
+            for rail in (0, 1)
+        ],
+        [f"gpu-{node}" for node in range(18)],
+    )
+)
+
+
+def suspicions(seen: Snapshot) -> Votes:
+    """Of three units on two rails a leaf that is named, a spine that is not, and parts without a count."""
+    named = SuspectedPart(0, "leaf-1-0", 84.4, 12.1, 1e-9, is_named=True, noise_sd=6.6)
+    return Votes(
+        FABRIC, seen.releases[-1], (named, SuspectedPart(1, "", -3.6, 20.0, 0.6, is_named=False, noise_sd=6.6))
+    )
+
+
+def looked_at(seen: Snapshot, *rest: Any) -> View:
+    """A view of a federation that has counted votes, and of contexts of which one is slow."""
+    paces = (
+        PaceView("<H100, hall 2>", 41.2, 90.0, 1e-4, named=True),
+        PaceView("A100, hall 1", 3.0, 88.0, 0.4, named=False),
+    )
+    return replace(view(replace(seen, votes=suspicions(seen)), *rest), speed=SpeedView(0, 168, 4.0, paces))
+
+
+def advice(shown: Shown) -> Any:
+    return plans(shown.provider, None, NOW)
 
 
 # ---- what it shows ---------------------------------------------------------------------------------------------------
@@ -285,10 +340,49 @@ def test_nodes_have_the_hazard_of_their_context_and_level(seen: Snapshot, told: 
         assert known == sorted(known, reverse=True)
 
 
+def test_the_fabric_has_every_leaf_with_its_nodes_and_what_votes_say_of_it(told: View) -> None:
+    shown = told.fabric
+    assert shown is not None
+    leaves = {leaf.switch: leaf for rail in shown.rails for leaf in rail.leaves}
+    assert set(leaves) == {f"leaf-{unit}-{rail}" for unit in range(3) for rail in (0, 1)}
+    assert (leaves["leaf-1-0"].standing, leaves["leaf-1-1"].standing) == (SUSPECTED, NO_COUNT)
+    assert leaves["leaf-1-0"].nodes == ("gpu-6", "gpu-7", "gpu-8", "gpu-9")
+    assert leaves["leaf-1-0"].nodes_left_out == 2
+    assert [(rail.spines.votes, rail.spines.switch) for rail in shown.rails] == [(None, ""), (-3.6, "")]
+    page = renderer()("fabric", view=told, at="/fabric", csrf="x")
+    assert "84 ± 12 votes" in page
+    assert "&lt;H100, hall 2&gt;" in page
+
+
+def test_before_a_release_with_votes_the_fabric_is_there_and_says_nothing(seen: Snapshot) -> None:
+    assert Votes.of(None, bytes(32), seen.releases, lambda start, end: ()) is None
+    shown = fabric(Votes.of(FABRIC, bytes(32), seen.releases, lambda start, end: ()))
+    assert shown is not None
+    assert (shown.end_hour, shown.suspects) == (None, ())
+    assert {leaf.standing for rail in shown.rails for leaf in rail.leaves} == {NO_COUNT}
+
+
+def test_plans_are_those_of_the_verbs(shown: Shown, told: View) -> None:
+    at = ["--home", str(shown.provider), "--json"]
+    rows = json.loads(CliRunner().invoke(app, ["placement", *at]).stdout)
+    tests = json.loads(CliRunner().invoke(app, ["probes", *at]).stdout)
+    assert told.plans is not None
+    assert [(one.node, one.jobs, one.reason) for one in told.plans.nodes] == [
+        (row["node"], row["jobs"], row["reason"]) for row in rows
+    ]
+    assert [(one.node, one.test) for one in told.plans.tests] == [(row["node"], row["test"]) for row in tests]
+    assert told.plans.short == sum(row["jobs"] == "short" for row in rows) == 2
+    assert told.plans.spares >= 1
+
+
 def test_before_anything_happened_every_page_has_something_to_say(seen: Snapshot) -> None:
     empty = replace(seen, rounds=(), releases=(), bundles=(), alarms=(), suspects=frozenset(), kept=None, places={})
     new = view(empty, NOW, 24, PLANS)
     assert (new.overview.now, new.overview.overdue_hours, new.fleet, new.findings) == (None, 0, (), ())
+    assert (new.fabric, new.speed, new.plans) == (None, None, None)
+    page = renderer()
+    assert "votes_share" in page("fabric", view=new, at="/fabric", csrf="x")
+    assert "watch-nodes" in page("plans", view=new, at="/plans", csrf="x")
     before_rounds = view(replace(empty, kept=seen.kept), NOW, 24, PLANS)
     assert {node.hazard for context in before_rounds.fleet for node in context.nodes} > {"usual"}
 
@@ -299,7 +393,7 @@ def test_neither_contributions_nor_the_signing_key_are_read(shown: Shown, tmp_pa
     with closing(sqlite3.connect(home / "provider.db", isolation_level=None)) as database:
         changed = database.execute("UPDATE contributions SET message = x'00'").rowcount
     assert changed == ANSWERED
-    assert view(snapshot(home), NOW, 24, PLANS) == told
+    assert looked_at(snapshot(home), NOW, 24, PLANS, advice(shown)) == told
 
 
 def test_a_home_without_directory_is_refused(tmp_path: Path) -> None:
@@ -308,8 +402,8 @@ def test_a_home_without_directory_is_refused(tmp_path: Path) -> None:
         Reader(tmp_path, store)
 
 
-def test_parts_have_stable_keys(seen: Snapshot) -> None:
-    fields = json.loads(json_text(view(more_said(seen), NOW, 24, PLANS)))
+def test_parts_have_stable_keys(seen: Snapshot, shown: Shown) -> None:
+    fields = json.loads(json_text(looked_at(more_said(seen), NOW, 24, PLANS, advice(shown))))
     assert set(fields) == set(PARTS)
     for part, keys in PARTS.items():
         assert set(fields[part][0] if isinstance(fields[part], list) else fields[part]) == keys
@@ -463,7 +557,18 @@ def log_in(client: httpx.Client, password: str = PASSWORD) -> httpx.Response:
     return client.post("/login", data=form)
 
 
-PATHS = ("/", "/fleet", "/mismatches", "/hazards", "/findings", "/findings/x", "/logout", "/nothing")
+PATHS = (
+    "/",
+    "/fleet",
+    "/fabric",
+    "/plans",
+    "/mismatches",
+    "/hazards",
+    "/findings",
+    "/findings/x",
+    "/logout",
+    "/nothing",
+)
 
 
 def test_without_a_session_there_is_only_the_door(site: str) -> None:
@@ -628,7 +733,17 @@ def test_the_verb_serves_until_it_is_told_to_end(shown: Shown) -> None:
 
 # ---- in a browser ----------------------------------------------------------------------------------------------------
 
-PAGES = ("/", "/fleet", "/mismatches", "/hazards", "/findings", "/findings?text=nothing", "finding")
+PAGES = (
+    "/",
+    "/fleet",
+    "/fabric",
+    "/plans",
+    "/mismatches",
+    "/hazards",
+    "/findings",
+    "/findings?text=nothing",
+    "finding",
+)
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,10 @@ from typer.testing import CliRunner
 from federation.protocol.causes import CAUSES, Domain
 from provider_server.analysis import mismatch
 from provider_server.learning import findings, verdicts
+from simulation.bench.attendance import InsecureRepeatable
+from simulation.bench.field import Bound, _found
 from simulation.bench.field_cells import CELLS, CORNERS, EVERY, MISREPORTED, RARE
-from simulation.bench.learning import live, retold, small
+from simulation.bench.learning import live, retold, small, true_rates
 from simulation.cli import app
 from simulation.cloud.cloud import build_cloud
 from simulation.cloud.scenario import load, names
@@ -96,3 +98,17 @@ def test_what_is_assumed_is_not_what_is_planted() -> None:
         assert scenario.mismatch_share != share
         assert effects.isdisjoint({factor, float(np.log(factor)), scenario.lease_frailty})
         assert cell.misreported not in (verdicts.MISREPORTED, findings.UNREPORTED)
+
+
+@pytest.mark.nightly
+def test_pairs_expect_as_many_failures_as_there_were_and_rates_those_that_were_filed_elsewhere_too() -> None:
+    cell = EVERY["misreported_20"]()
+    year = live(cell.played(quick=True), 1)
+    found = _found(year, cell, 1, InsecureRepeatable(bytes(16)), Bound())
+    own = np.array([cause.domain is Domain.INFRASTRUCTURE for cause in CAUSES.values()])
+    failed = own[year.cloud.failures.reason].sum()
+    told = sum(pair.expected_failures * pair.risk_ratio for pair in found.pairs)
+    assert told == pytest.approx((1.0 - MISREPORTED) * failed, rel=0.1)  # once half as many more where many were seen
+    truth = true_rates(year)
+    more = np.mean([np.log(one.rate / truth[one.context_level, one.band]) for one in found.rates])
+    assert abs(more) < -2.0 / 3.0 * np.log1p(-MISREPORTED)  # in five weeks; a year tells nearly all of it

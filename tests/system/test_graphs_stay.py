@@ -18,15 +18,16 @@ MAY_IMPORT = {
     "tenant_client.sources.nccl_topology": {
         "tenant_client/diagnosis/rank_graph.py",
         "tenant_client/run/diagnose_attempt.py",
-        "tenant_client/verbs/path.py",
+        "tenant_client/run/lease_paths.py",
     },
+    "tenant_client.run.lease_paths": {"tenant_client/pages/app.py", "tenant_client/verbs/path.py"},
     "tenant_client.diagnosis.rank_graph": {
         "tenant_client/advice/path_health.py",
         "tenant_client/diagnosis/network_pair.py",
         "tenant_client/run/diagnose_attempt.py",
-        "tenant_client/verbs/path.py",
+        "tenant_client/run/lease_paths.py",
     },
-    "tenant_client.advice.path_health": {"tenant_client/verbs/path.py"},
+    "tenant_client.advice.path_health": {"tenant_client/run/lease_paths.py"},
     "tenant_client.advice.clues": {
         "tenant_client/advice/explanation.py",
         "tenant_client/advice/failure_facts.py",

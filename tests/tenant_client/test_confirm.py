@@ -438,9 +438,31 @@ def test_a_machine_without_a_gpu_says_so() -> None:
         for device in ("cuda:0", "cuda:", "xpu:0"):
             with pytest.raises(CannotMeasure), benchmark.prepare(device):
                 pass
-    with pytest.raises(CannotMeasure, match="no test for host_link"):
-        Target("cpu", Path()).benchmark(Suspicion.HOST_LINK)
+    benchmark, device, _ = Target("cpu", Path()).benchmark(Suspicion.HOST_LINK)
+    assert (benchmark.name, device) == ("host-memory-32MiB-each", "cpu")
     assert {one.suspicion for one in cuda.BENCHMARKS} < set(Target("cuda:0", Path()).benchmarks())
+
+
+def test_each_processor_reads_memory_of_another_numa_node_and_stays_where_it_may_run(tmp_path: Path) -> None:
+    for node, cpus in enumerate(("0-2,6\n", "3-5\n", "\n")):  # the last has memory alone
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}/cpulist").write_text(cpus)
+    seats = cpu._seats(tmp_path, {0, 1, 3, 4, 6})
+    assert seats == [(0, 3), (1, 4), (6, 3), (3, 0), (4, 1)]
+    assert cpu._seats(tmp_path / "none", {2, 5}) == [(2, 2), (5, 5)]
+    (tmp_path / "node0/cpulist").write_text("0-199")
+    assert len(cpu._seats(tmp_path, set(range(200)))) <= cpu.MOST_SEATS
+    before = os.sched_getaffinity(0)
+    with cpu.host_memory("cpu") as once:
+        assert once() > 0
+    assert os.sched_getaffinity(0) == before  # threads of its own were moved, not this one
+
+
+def test_a_copy_that_went_wrong_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    with cpu.host_memory("cpu") as once:
+        monkeypatch.setattr(cpu, "_copied", lambda *_: None)
+        with pytest.raises(WrongResult, match="parts of memory"):
+            once()
 
 
 # ---- from measurements to a finding --------------------------------------------------------------------------------
@@ -632,14 +654,13 @@ def test_without_a_suspicion_what_is_worth_its_minutes_is_tested(tmp_path: Path)
     found = schemas.held("pharoah-tenant confirm test", result.stdout)["findings"]
     tested = [one["suspicion"] for one in found]
     assert tested[0] == "compute"
-    assert set(tested) == {"compute", "memory", "interconnect", "storage", "host"}
+    assert set(tested) == {"compute", "memory", "host_link", "interconnect", "storage", "host"}
     assert (
         called(tmp_path, "--risk", "0.001", "--json").stdout == '{"version": 1, "verdict": "unknown", "findings": []}\n'
     )
 
 
 def test_what_cannot_be_tested_accuses_nobody(tmp_path: Path) -> None:
-    assert called(tmp_path, "host_link", "--device", "cpu").exit_code == 3
     assert called(tmp_path, "interconnect", "--partner", "127.0.0.1:1").exit_code == 3
     missing = called(tmp_path, "compute", "--criteria", str(tmp_path / "missing.json"))
     assert (missing.exit_code, missing.stdout) == (3, "")

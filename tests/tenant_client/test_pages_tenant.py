@@ -66,12 +66,25 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     return built(tmp_path_factory.getbasetemp() / "pages")
 
 
+NCCL_LOG = """
+gpu-a:31:40 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE ; OOB eth0:10.0.0.1<0>
+gpu-a:31:77 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC
+gpu-a:31:77 [0] NCCL INFO Channel 00/0 : 0[0] -> 2[0] [send] via NET/IB/1
+gpu-a:31:77 [0] NCCL INFO comm 0x1 rank 0 nranks 3 cudaDev 0 busId 1a000 - Init COMPLETE
+gpu-a:32:77 [1] NCCL INFO comm 0x1 rank 1 nranks 3 cudaDev 1 busId 1b000 - Init COMPLETE
+gpu-b:33:77 [0] NCCL INFO comm 0x1 rank 2 nranks 3 cudaDev 0 busId 1a000 - Init COMPLETE
+"""
+
+
 @pytest.fixture(scope="module")
 def home(shown: Shown, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy with a hint in it."""
     copy = shutil.copytree(shown.tenant, tmp_path_factory.mktemp("tenant") / "home")
     with closing(open_database(copy / "tenant.db")) as connection:
         HintLog(connection).take(HINT, 0.0, NO_SIGNATURE)
+    run = copy / "runs" / "lease-9-1"
+    run.mkdir(parents=True)
+    (run / "output.log").write_text(NCCL_LOG)
     return copy
 
 
@@ -306,6 +319,17 @@ def test_the_message_can_be_taken_away_byte_for_byte(home: Path, sent: Message) 
         assert client.get(f"/sent/{sent.round_id}/1?first=-1").status_code == 422
 
 
+def test_paths_are_those_of_the_newest_attempt_and_only_between_hosts(home: Path) -> None:
+    with visitor(home) as (client, token):
+        client.get("/", params={"token": token})
+        assert client.get("/paths").text.count("/paths/lease-9") == 1
+        text = client.get("/paths/lease-9").text
+        assert client.get("/paths/lease").status_code == 404
+    assert "rank 0 to rank 2" in text
+    assert "mlx5_1:1" in text
+    assert "rank 0 to rank 1<" not in text
+
+
 def test_texts_of_logs_are_text_and_never_markup(home: Path) -> None:
     with visitor(home) as (client, token):
         client.get("/", params={"token": token})
@@ -369,7 +393,8 @@ def test_every_page_is_whole_for_everybody(
         assert page.url == f"{base}/"  # the token is gone from the address
         cells = next(n for n, row in enumerate(sent.parts) if row.part.field.startswith("cells of "))
         contribution = f"/sent/{sent.round_id}"
-        for path in ("/", "/attempts", "/expectations", "/sent", contribution, f"{contribution}/{cells}"):
+        paths = "/", "/attempts", "/expectations", "/paths", "/paths/lease-9", "/sent"
+        for path in (*paths, contribution, f"{contribution}/{cells}"):
             page.goto(base + path)
             assert page.locator("h1").count() == 1
             assert browsers.overflow(page) <= 0, path

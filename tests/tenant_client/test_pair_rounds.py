@@ -67,6 +67,6 @@ def test_the_verb_takes_slurms_lists_and_a_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 1, result.output
     assert {one["node"] for one in json.loads(result.stdout)["nodes"]} == {"n3", "n5"}
-    calm = CliRunner().invoke(app, ["confirm", "pairs", "n[6-8],n4", script(tmp_path), "{one}", "{other}"])
+    calm = CliRunner().invoke(app, ["confirm", "pairs", "n[6-8],n4", "--", script(tmp_path), "{one}", "{other}"])
     assert calm.exit_code == 0, calm.output
     assert "all nodes are well" in calm.stdout

@@ -48,7 +48,10 @@ class TooLarge(PeerFault):
 
 @dataclass(frozen=True)
 class PrometheusSettings:
-    """Where to ask and how. `matchers` go into every selector: `job="dcgm", rack="r7"`."""
+    """Where to ask and how. `matchers` go into every selector: `job="dcgm", rack="r7"`.
+
+    `only` are the metrics to ask for, of those that a book knows; None: all.
+    """
 
     url: str
     matchers: str = ""
@@ -59,6 +62,7 @@ class PrometheusSettings:
     attempts: int = 4
     wait_s: float = 1.0
     most_bytes: int = 256 << 20
+    only: frozenset[str] | None = None
 
 
 class _Result(msgspec.Struct):
@@ -88,11 +92,14 @@ class PrometheusSource:
         self._settings = settings
         self._sleep = sleep
 
+    def _wanted(self, metric: Metric) -> bool:
+        return self._settings.only is None or metric.name in self._settings.only
+
     def chunks(self, book: SeriesBook, window: Window) -> Iterator[Chunk]:
         """One chunk per metric and window of time; Unreachable, PeerFault or TooLarge when it cannot go on."""
         with closing(self._client()) as client:
             for start_ms, end_ms in _windows(window, self._settings.window_s):
-                for metric in book.metrics.values():
+                for metric in filter(self._wanted, book.metrics.values()):
                     for series in self._asked(client, book, metric, start_ms, end_ms):
                         yield _chunk(book, series, start_ms, end_ms)
 
