@@ -256,7 +256,8 @@ def judged(
     from federation.protocol import check as checking
 
     bundle, joined = bundle_of(home, connection, ways)
-    result = _asked(home, labels, ways) if ways.online else checking.check(bundle, labels)
+    ask = _asked_anonymously if ways.anonymous else _asked
+    result = ask(home, labels) if ways.online else checking.check(bundle, labels)
     own = joined.of(labels) if joined else None
     return (result.named(bundle.names, labels.get("context", "")) if bundle else result), own
 
@@ -374,13 +375,16 @@ def require(lease: str, *, latest: bool) -> None:
         raise typer.BadParameter("pass either a lease (or the start of its name) or --latest", param_hint="LEASE")
 
 
-def _asked(home: Path, labels: "Mapping[str, str]", ways: Ways) -> "Check":
-    """The answer of the provider's online service."""
+def _asked_anonymously(home: Path, labels: "Mapping[str, str]") -> "Check":
+    """The answer of the same service to nobody in particular."""
     from tenant_client.network.anonymous import anonymous_check
-    from tenant_client.network.connect import connected
 
-    if ways.anonymous:
-        return anonymous_check(home, labels)
+    return anonymous_check(home, labels)
+
+
+def _asked(home: Path, labels: "Mapping[str, str]") -> "Check":
+    """The answer of the provider's online service."""
+    from tenant_client.network.connect import connected
 
     with connected(home) as provider:
         return provider.check(labels)
