@@ -1,8 +1,8 @@
 """How many parts of the fabric, and how many contexts, a release names as suspected or slow: for metrics."""
 
+from federation.protocol.subjects import Subject
 from provider_server.analysis.slow_contexts import slow_contexts
 from provider_server.learning.votes import suspected
-from provider_server.rounds.planning import SPEED
 from provider_server.rounds.provider import Provider
 from provider_server.rounds.release import Release
 
@@ -18,9 +18,9 @@ def parts_named(provider: Provider, release: Release) -> int:
 
 def contexts_named(release: Release) -> int:
     """Contexts that are named as slower; 0 where slow job-weeks are not counted."""
-    if SPEED.name not in [marginal.name for marginal in release.plan.marginals]:
+    if not release.counts(Subject.SPEED):
         return 0
-    table = release.table(SPEED.name)
+    table = release.table(Subject.SPEED)
     slow, usual = table.at("pace", "slow"), table.at("pace", "usual")
     found = slow_contexts(table.levels("context"), slow.events, usual.events, slow.noise_variance)
     return sum(one.is_named for one in found)

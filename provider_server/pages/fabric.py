@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from federation.protocol.subjects import Subject
 from provider_server.analysis.slow_contexts import slow_contexts
 from provider_server.learning.votes import SuspectedPart
 from provider_server.pages.snapshot import Votes, natural, newest_with
-from provider_server.rounds.planning import SPEED
 from provider_server.rounds.release import Release
 
 MOST_NODES, MOST_SUSPECTS = 4, 12
@@ -125,10 +125,10 @@ def _part(rail: int, switch: str, one: SuspectedPart | None, nodes: Sequence[str
 
 def speed(releases: Sequence[Release], name: Callable[[str], str]) -> SpeedView | None:
     """From the newest release that counts slow job-weeks; None without one. `name` says what a token stands for."""
-    newest = newest_with(SPEED, releases)
+    newest = newest_with(Subject.SPEED, releases)
     if newest is None:
         return None
-    table = newest.table(SPEED.name)
+    table = newest.table(Subject.SPEED)
     slow, usual = table.at("pace", "slow"), table.at("pace", "usual")
     found = slow_contexts(table.levels("context"), slow.events, usual.events, slow.noise_variance)
     contexts = tuple(PaceView(name(one.context), one.slow, one.watched, one.p_value, one.is_named) for one in found)

@@ -17,6 +17,7 @@ from crypto.signing import open_signed, reopened
 from federation.protocol.bundle import Bundle
 from federation.protocol.directory import Chain, Directory, DirectoryEntry
 from federation.protocol.plan import Plan
+from federation.protocol.subjects import Subject
 from federation.runtime.clock import now_hour
 from federation.runtime.key_files import HomeError, read_key
 from provider_server.analysis.contexts import Context
@@ -28,7 +29,6 @@ from provider_server.learning.hardware import Kept, label_of, levels_of
 from provider_server.learning.publication_gate import outlook
 from provider_server.learning.votes import SuspectedPart, suspected
 from provider_server.rounds.grouping import TenantScores
-from provider_server.rounds.planning import VOTES, MarginalSpec
 from provider_server.rounds.release import Release, from_bytes
 from provider_server.store.round_store import Answer, KeptRound, RoundState
 from provider_server.store.store import Store, reporting
@@ -73,7 +73,7 @@ class Votes:
         """None without a fabric."""
         if parts is None:
             return None
-        newest = newest_with(VOTES, releases)
+        newest = newest_with(Subject.VOTES, releases)
         if newest is None:
             return cls(parts, None, ())
         plan = newest.plan
@@ -81,9 +81,9 @@ class Votes:
         return cls(parts, newest, suspected(newest, counted, parts, parts.tokens(secret, plan.epoch)))
 
 
-def newest_with(spec: MarginalSpec, releases: Sequence[Release]) -> Release | None:
+def newest_with(subject: Subject, releases: Sequence[Release]) -> Release | None:
     """The newest release that has an optional marginal."""
-    has = [one for one in releases if spec.name in [marginal.name for marginal in one.plan.marginals]]
+    has = [one for one in releases if one.counts(subject)]
     return has[-1] if has else None
 
 
