@@ -136,6 +136,12 @@ class NotYours(Refusal):
     default_hint = "use a hint and its lease as the provider sent them"
 
 
+class PassRefused(Refusal):
+    """A pass for an anonymous check is not of this week and key, or was spent before."""
+
+    default_hint = "use another pass; `pharoah-tenant check` without --online needs none"
+
+
 class NothingPublished(Refusal):
     """The provider has published no bundle yet."""
 

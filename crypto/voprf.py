@@ -167,9 +167,18 @@ def verify_proof(public_key: Element, blinded: Sequence[Element], evaluation: Ev
 def finalize(blinding: Blinding, evaluated: Sequence[Element]) -> tuple[bytes, ...]:
     """Outputs of 64 bytes, one per input (RFC 9497 §3.3.1), from elements that were verified before."""
     return tuple(
-        sha512(_framed(item, mul(scalar.inverse(), element).encoded) + FINALIZE).digest()
+        _output(item, mul(scalar.inverse(), element))
         for item, scalar, element in zip(blinding.inputs, blinding.blinds, evaluated, strict=True)
     )
+
+
+def output_of(secret: Scalar, item: bytes, mode: Mode = Mode.VOPRF) -> bytes:
+    """What `finalize` gives for `item`, computed by the holder of the key, who sees it (RFC 9497 §3.3.1, Evaluate)."""
+    return _output(item, mul(secret, hash_to_group(item, HASH_TO_GROUP + mode.context)))
+
+
+def _output(item: bytes, element: Element) -> bytes:
+    return sha512(_framed(item, element.encoded) + FINALIZE).digest()
 
 
 def _prove(secret: Scalar, blinded: Sequence[Element], evaluated: Elements, random_bytes: RandomBytes) -> Proof:

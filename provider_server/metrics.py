@@ -85,3 +85,9 @@ class Metrics:
         )
         self.hints = Counter("pharoah_hints_total", "Hints sent to tenants, by state.", ["state"], registry=registry)
         self.episodes_open = Gauge("pharoah_episodes_open", "Leases with an open hint.", registry=registry)
+        self.passes = Counter(
+            "pharoah_passes_total",
+            "Passes for anonymous checks, by what became of them: issued, redeemed, refused.",
+            ["event"],
+            registry=registry,
+        )

@@ -1,6 +1,7 @@
 """The provider's service: the SuperLink for tenants, the online service, the hint poller, and rounds when due."""
 
 import logging
+import os
 import resource
 import signal
 import socket
@@ -32,6 +33,7 @@ from provider_server.network.connections import ConnectionLimits
 from provider_server.network.listeners import CannotListen, Listener
 from provider_server.network.superlink import LOOPBACK, SuperLink, SuperLinkSettings
 from provider_server.network.trustee_service import RemoteTrustee
+from provider_server.online.passes import Passes, list_keys, pass_seed
 from provider_server.online.service import serve_online
 from provider_server.online.sessions import Sessions, session_key
 from provider_server.operations.admin import operator_app, watching_app
@@ -85,13 +87,15 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
                 webhook.listening(home, LeaseRecorder(provider, home, settings.leases.contexts), settings.leases)
             )
             link = stack.enter_context(SuperLink(link_settings, ours=operator_app(ready)))
-            online_port = stack.enter_context(online(home, provider, f"{listen.host}:{listen.online_port}"))
+            at_online = f"{listen.host}:{listen.online_port}"
+            online_port = stack.enter_context(online(home, provider, at_online, settings, metrics))
         except OSError as error:
             raise CannotListen(
                 f"the provider cannot listen: {error}", hint="check [listen] in provider.toml, tls.pem and tls.key"
             ) from error
         publisher = open_publisher(home, provider.store)
         rounds = Rounds(provider, publisher, link, trustees, settings, metrics, now_hour, founded_hour(home))
+        keep_pass_keys(home, provider, settings)
         tell_directory(provider, trustees)
         live = Live(home, provider, settings, metrics, time.time, sinks(settings.outputs, metrics.registry, home))
         stack.enter_context(polling(live))
@@ -101,7 +105,9 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
 
 
 @contextmanager
-def online(home: Path, provider: Provider, address: str) -> Iterator[int]:
+def online(
+    home: Path, provider: Provider, address: str, settings: ProviderSettings, metrics: Metrics | None = None
+) -> Iterator[int]:
     """The online service alone, as one more process over the store of a provider: yields its port.
 
     Sessions are verified by a key of the home, hints are read from the store: so callers notice nothing when their
@@ -110,9 +116,17 @@ def online(home: Path, provider: Provider, address: str) -> Iterator[int]:
     _allow_files()
     certificate, key = read(home / "tls.pem"), read(home / "tls.key")
     sessions, hints = Sessions(session_key(read_key(home / "context.key")), time.time), provider.hints
+    passes = _passes(home, provider, metrics) if settings.passes.batches_per_week else None
     try:
         server = serve_online(
-            provider, address, certificate, key, sessions=sessions, hints=hints, take_outcome=hints.take_outcome
+            provider,
+            address,
+            certificate,
+            key,
+            sessions=sessions,
+            hints=hints,
+            take_outcome=hints.take_outcome,
+            passes=passes,
         )
     except OSError as error:
         raise CannotListen(
@@ -120,6 +134,21 @@ def online(home: Path, provider: Provider, address: str) -> Iterator[int]:
         ) from error
     with server:
         yield server.port
+
+
+def _passes(home: Path, provider: Provider, metrics: Metrics | None) -> Passes:
+    def count(event: str, passes: int) -> None:
+        if metrics is not None:
+            metrics.passes.labels(event).inc(passes)
+
+    return Passes(provider, pass_seed(read_key(home / "context.key")), time.time, os.urandom, count)
+
+
+def keep_pass_keys(home: Path, provider: Provider, settings: ProviderSettings) -> None:
+    """Lists the keys of passes of the weeks to come, where passes are issued and those that are listed run out."""
+    if batches := settings.passes.batches_per_week:
+        provider.members.refresh()
+        list_keys(provider, pass_seed(read_key(home / "context.key")), batches, time.time())
 
 
 def _allow_files() -> None:
@@ -174,6 +203,7 @@ def serve(home: Path, rounds: Rounds, settings: ProviderSettings) -> NoReturn:
         while True:
             if time.time() >= warn_next_s:
                 warn_of_end(certificate, datetime.now(UTC))
+                keep_pass_keys(home, rounds.provider, settings)
                 warn_next_s = time.time() + WARN_EVERY_S
             more = rounds.step()
             if webhook is not None:

@@ -141,6 +141,15 @@ class Publish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     epsilon: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
+class PassesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Passes for anonymous checks; see docs/online.md. 0: none are issued.
+
+    `batches_per_week` of 32 passes each are issued to every tenant; a change holds for weeks that have no key yet.
+    """
+
+    batches_per_week: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
+
+
 class Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where events of leases are taken over HTTP, as host:port; see docs/operate.md. Empty: nowhere.
 
@@ -217,6 +226,7 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     live: Live = Live()
     names: Names = Names()
     publish: Publish = Publish()
+    passes: PassesTable = PassesTable()
     alerts: Alerts = Alerts()
     leases: Leases = Leases()
     kubernetes: Kubernetes = Kubernetes()

@@ -31,6 +31,7 @@ from tenant_client.advice.hints import HintLog
 from tenant_client.claims.regularly import anchoring
 from tenant_client.home import open_tenant
 from tenant_client.network import connect, flower_node
+from tenant_client.network.anonymous import buying
 from tenant_client.network.provider_service import Online
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import UnknownUnit
@@ -75,7 +76,8 @@ def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
         )
         days = settings.claims.anchor_days
         anchors = anchoring(home, days * 24 * SECONDS_PER_HOUR) if days else nullcontext()
-        with listening(home), anchors:
+        buys = buying(home) if settings.checks.anonymous else nullcontext()
+        with listening(home), anchors, buys:
             flower_node.serve(answering(tenant, provider), as_node, stop=stop, heard=_heard)
 
 

@@ -30,6 +30,12 @@ class ClaimsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     anchor_days: Annotated[int, msgspec.Meta(ge=0, le=7)] = 7
 
 
+class ChecksTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether the node buys passes for `check --online --anonymous`, a week ahead; see docs/online.md."""
+
+    anonymous: bool = False
+
+
 class DecisionsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What decisions that reach the provider rest on: `check --gate`, `gate`, `exclude`, in prologs and job scripts.
 
@@ -64,5 +70,6 @@ class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     provider: ProviderTable = ProviderTable()
     node: NodeTable = NodeTable()
     claims: ClaimsTable = ClaimsTable()
+    checks: ChecksTable = ChecksTable()
     decisions: DecisionsTable = DecisionsTable()
     expectations: ExpectationsTable = ExpectationsTable()

@@ -1,7 +1,7 @@
 """Checks, before a job starts, whether a workload fits a hardware context.
 
 - The tenant checks against a signed bundle, so that the provider learns nothing; or the provider's online service
-  checks, and sees the tokens.
+  checks, and sees the tokens; or it sends a page about a context, without being told who asks or for which workload.
 - Mismatch: the bundle judges the pair as worse. About one in twenty of these is expected to be false.
 - Warning: the pair is suspected, or it fails more often for a reason other than hardware. Avoiding all suspected pairs
   is expected to move fewer than one job in twenty needlessly.
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement
+from federation.protocol.pass_messages import ContextPage
 from federation.protocol.round_messages import finest_row
 from federation.protocol.service_messages import CheckVerdict
 
@@ -80,6 +81,13 @@ def check(bundle: Bundle | None, labels: Mapping[str, str]) -> Check:
     if bundle is None:
         return Check(CheckVerdict.UNKNOWN, "no bundle received yet", None, None, ())
     return Checker(bundle).check(labels)
+
+
+def check_page(page: ContextPage, labels: Mapping[str, str]) -> Check:
+    """The verdict by a page about the lease's context: that of the whole bundle. Its names are not on the page."""
+    workload = finest_row(labels, page.rows)
+    evidence = next((entry for entry in page.mismatches if str(entry.workload) == workload), None)
+    return Check.of(page.bundle, evidence, page.hazards)
 
 
 def _verdict(entry: MismatchEntry) -> CheckVerdict:

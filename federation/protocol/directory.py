@@ -10,22 +10,26 @@ Guarantees:
   possession by the mask key. A member that returns cannot use an older mask key.
 - The token key, the threshold and the length of an epoch never change. Who holds a trustee's seat, and the shares of
   the key, change only by the signatures of as many trustees as the threshold says (`federation.protocol.seats`).
+- The keys of passes (`federation.protocol.passes`) are one for everybody, and that of a week never changes.
 
 Not promised: that two parties pinned the same chain unless they compare heads (a round with different heads fails), nor
 that a member is who the provider says it is.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import TypeVar
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 from crypto.codec import Count, Few, Many, Message, Record, decode, digest, encode, is_labelled
 from crypto.errors import BadSignature, PeerFault, Refusal
 from crypto.ids import Digest, EncodedElement, MaskPublicKey, SignatureBytes, TenantId, VerifyKey
 from crypto.masking import MaskKey
 from crypto.possession import MaskKeyClaim, check_possession
+from crypto.ristretto import Element
 from crypto.signing import Signed, SigningKey, open_signed, tenant_id
+from federation.protocol.pass_messages import PassKeys
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.seats import MaskTrusteeKey, Reseating, Seats, TrusteeRecord, check_reseating
 
@@ -123,9 +127,22 @@ class DirectoryEntry(Message, frozen=True, tag="pharoah/directory-entry/1"):
         return self.provider, self.threshold, self.group_key, self.trustees, self.weeks_per_epoch
 
 
+class WeekOfPasses(NamedTuple):
+    """The public key under which the passes of a week are issued, and how many batches each member gets."""
+
+    key: Element
+    batches: int
+
+
+NO_PASSES: Mapping[int, WeekOfPasses] = MappingProxyType({})
+
+
 @dataclass(frozen=True)
 class Directory:
-    """The directory as of one entry, whose digest is `head`. `left` are those who left, with the keys they last had."""
+    """The directory as of one entry, whose digest is `head`. `left` are those who left, with the keys they last had.
+
+    `passes` are by week since 1970; none where the provider issues none.
+    """
 
     head: Digest
     number: int
@@ -137,6 +154,7 @@ class Directory:
     by_id: Mapping[TenantId, Member]
     left: Mapping[TenantId, Member]
     kept_mask_keys: frozenset[MaskTrusteeKey] = frozenset()
+    passes: Mapping[int, WeekOfPasses] = field(default_factory=lambda: NO_PASSES)
 
     def masks(self, index: int, mask_key: MaskPublicKey, *, goes_on: bool) -> bool:
         """Whether this trustee masks under this key; one of before a change of seats is for a series that `goes_on`."""
@@ -204,16 +222,19 @@ class Chain:
     def extended(self, entries: Iterable[bytes]) -> "Chain":
         """This chain and the signed entries that lead on from it; those that it has already are skipped.
 
-        Raises Fork for an entry that does not fit, TrustChanged for another committee, BadSignature for a swapped key,
-        ReseatingRefused for trustees that changed without enough handovers.
+        Raises Fork for an entry that does not fit, TrustChanged for another committee or another key of a week,
+        BadSignature for a swapped key, ReseatingRefused for trustees that changed without enough handovers.
         """
         signed, directories = list(self.entries), dict(self._directories)
         newest = self.directory
         for data in entries:
             if data in signed:
                 continue
-            if is_labelled(Reseating, decode(Signed, data).body):
+            body = decode(Signed, data).body
+            if is_labelled(Reseating, body):
                 newest = _reseated(newest, open_signed(Reseating, data, newest.provider))
+            elif is_labelled(PassKeys, body):
+                newest = _with_passes(newest, open_signed(PassKeys, data, newest.provider))
             else:
                 newest = _stepped(newest, open_signed(DirectoryEntry, data, newest.provider))
             directories[newest.head] = newest
@@ -265,6 +286,23 @@ def reseating(before: Directory, trustees: Sequence[TrusteeRecord], handovers: S
     return Reseating(before.number + 1, before.head, tuple(trustees), tuple(handovers))
 
 
+def pass_keys(before: Directory, first_week: int, batches: int, keys: Sequence[Element]) -> PassKeys:
+    """The entry by which passes are issued under `keys` from `first_week` on."""
+    encoded = tuple(EncodedElement(key.encoded) for key in keys)
+    return PassKeys(before.number + 1, before.head, first_week, batches, encoded)
+
+
+def _with_passes(before: Directory, entry: PassKeys) -> Directory:
+    _check_place(before, entry)
+    if entry.first_week <= max(before.passes, default=-1):
+        raise TrustChanged(f"entry {entry.number} changes the key of passes of a week that has one")
+    weeks = {
+        week: WeekOfPasses(Element.decode(key), entry.batches) for week, key in enumerate(entry.keys, entry.first_week)
+    }
+    passes = MappingProxyType({**before.passes, **weeks})
+    return replace(before, head=digest(encode(entry)), number=entry.number, passes=passes)
+
+
 def _reseated(before: Directory, entry: Reseating) -> Directory:
     _check_place(before, entry)
     seats = Seats.of(before.trustees)
@@ -295,7 +333,8 @@ def _stepped(before: Directory | None, entry: DirectoryEntry) -> Directory:
     if len({member.mask_key for member in by_id.values()}) != len(by_id):
         raise Fork(f"after entry {entry.number} two members have one mask key")
     kept = before.kept_mask_keys if before else frozenset[MaskTrusteeKey]()
-    return Directory(digest(encode(entry)), entry.number, *entry.settled, by_id, left, kept)
+    passes = before.passes if before else NO_PASSES
+    return Directory(digest(encode(entry)), entry.number, *entry.settled, by_id, left, kept, passes)
 
 
 def _check_return(
@@ -308,7 +347,7 @@ def _check_return(
         raise Fork(f"entry {entry.number} brings tenant {member.tenant.hex()[:12]}… back with an older mask key")
 
 
-def _check_place(before: Directory, entry: DirectoryEntry | Reseating) -> None:
+def _check_place(before: Directory, entry: DirectoryEntry | Reseating | PassKeys) -> None:
     if entry.number != before.number + 1 or entry.previous != before.head:
         raise Fork(f"entry {entry.number} does not continue entry {before.number}")
 

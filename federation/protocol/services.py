@@ -50,6 +50,8 @@ class ProviderMethod(StrEnum):
     CHECK = f"/{PROVIDER}/Check"
     WATCH = f"/{PROVIDER}/Watch"
     OUTCOME = f"/{PROVIDER}/Outcome"
+    PASSES = f"/{PROVIDER}/Passes"
+    ANONYMOUS_CHECK = f"/{PROVIDER}/AnonymousCheck"
 
 
 MIB = 2**20
@@ -64,9 +66,12 @@ CEILINGS: Mapping[str, int] = MappingProxyType(
         TrusteeMethod.ENDORSE: 8 * MIB,
         TrusteeMethod.UNMASK: 8 * MIB + SMALL,
         **dict.fromkeys(ProviderMethod, SMALL),
+        ProviderMethod.ANONYMOUS_CHECK: 1024,  # a stranger's, and always of one length
     }
 )
-PUBLIC = frozenset({ProviderMethod.DIRECTORY, ProviderMethod.BUNDLE, ProviderMethod.CATALOGUE})
+PUBLIC = frozenset(
+    {ProviderMethod.DIRECTORY, ProviderMethod.BUNDLE, ProviderMethod.CATALOGUE, ProviderMethod.ANONYMOUS_CHECK}
+)
 
 
 class Status(StrEnum):

@@ -14,7 +14,7 @@ and half of the places to wait, and no more.
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -27,6 +27,7 @@ from federation.transport.question import PART_BYTES
 logger = logging.getLogger(__name__)
 
 Method = Callable[[bytes], bytes]
+Awaited = Callable[[bytes], Awaitable[bytes]]
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,17 @@ def answered(method: Method, request: bytes) -> bytes | Told:
     """What `method` answers or tells; a bug stays a bug, in this log, and its text must not reach a stranger."""
     try:
         return method(request)
+    except PharoahError as error:
+        return told(error)
+    except Exception:
+        logger.exception("no answer: a bug of this server")
+        return BUG
+
+
+async def awaited(method: Awaited, request: bytes) -> bytes | Told:
+    """The same of a method that waits on the loop."""
+    try:
+        return await method(request)
     except PharoahError as error:
         return told(error)
     except Exception:

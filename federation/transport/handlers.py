@@ -17,7 +17,7 @@ import grpc
 from crypto.errors import DecodeError, PharoahError
 from crypto.ids import VerifyKey
 from federation.protocol.services import BUG, Told, told
-from federation.transport.admission import Gate, Method, ServerLimits, Watchers, answered, half
+from federation.transport.admission import Awaited, Gate, Method, ServerLimits, Watchers, answered, awaited, half
 from federation.transport.connections import Connections
 from federation.transport.health import Standard
 from federation.transport.introductions import METADATA_KEY, Introductions
@@ -75,6 +75,16 @@ class Handlers:
         async def answer(_requests: object, caller: Caller, context: _Context) -> None:
             question = await self._only_part(ceiling, caller, context)
             await self._say(answered(method, question), caller, context)
+
+        return self._handler(answer)
+
+    def awaited(self, path: str, method: Awaited) -> Handler:
+        """Runs it on the loop, where it may wait, and bounds by itself how many do. Its questions have one part."""
+        ceiling = min(PART_BYTES, self._ceiling(path))
+
+        async def answer(_requests: object, caller: Caller, context: _Context) -> None:
+            question = await self._only_part(ceiling, caller, context)
+            await self._say(await awaited(method, question), caller, context)
 
         return self._handler(answer)
 

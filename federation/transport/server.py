@@ -1,8 +1,8 @@
 """The server's side of every online service: methods that take bytes and give bytes, behind TLS 1.3.
 
-Three kinds of methods. One that blocks runs in a worker thread; `ServerLimits` says how many at once, how many more may
-wait, and for how long. One that is quick, microseconds without any wait, is answered on the event loop itself. A stream
-is an asynchronous generator and costs no thread for as long as it lasts.
+Four kinds of methods. One that blocks runs in a worker thread; `ServerLimits` says how many at once, how many more may
+wait, and for how long. One that is quick, microseconds without any wait, is answered on the event loop itself, and one
+that is awaited may wait there. A stream is an asynchronous generator and costs no thread for as long as it lasts.
 
 A question is refused by its announced length, before it is read, above the ceiling of its method
 (`federation.transport.question`; DecodeError). Beyond its limits a call is turned away at once (RESOURCE_EXHAUSTED),
@@ -43,7 +43,7 @@ import grpc
 
 from federation.protocol.services import CEILINGS
 from federation.runtime import tls
-from federation.transport.admission import DEFAULT_LIMITS, Method, ServerLimits
+from federation.transport.admission import DEFAULT_LIMITS, Awaited, Method, ServerLimits
 from federation.transport.handlers import Handler, Handlers, Stream
 from federation.transport.health import StandardServices
 from federation.transport.introductions import Introductions, Known, server_digest
@@ -70,6 +70,7 @@ def serve(
     limits: ServerLimits = DEFAULT_LIMITS,
     *,
     quick: Mapping[str, Method] = NONE,
+    awaited: Mapping[str, Awaited] = NONE,
     streams: Mapping[str, Stream] = NONE,
     beside: Beside | None = None,
     known: Known | None = None,
@@ -77,8 +78,8 @@ def serve(
 ) -> "Server":
     """Serves methods, by path, at host:port until stopped; port 0 takes a free one. OSError if it cannot listen.
 
-    `methods` may block; `quick` ones and `streams` run on the loop and must not, nor must `beside`, which runs from the
-    beginning until it is cancelled at the end, nor `known`, which says whose key it is that introduces itself.
+    `methods` may block; `quick` and `awaited` ones and `streams` run on the loop and must not, nor must `beside`, which
+    runs from the beginning until it is cancelled at the end, nor `known`, which says whose key introduces itself.
     """
     tls.require()
     credentials = grpc.ssl_server_credentials([(key_pem, certificate_pem)])
@@ -87,6 +88,7 @@ def serve(
     by_path = (
         {path: handlers.blocking(path, method) for path, method in methods.items()}
         | {path: handlers.quick(path, method) for path, method in quick.items()}
+        | {path: handlers.awaited(path, method) for path, method in awaited.items()}
         | {path: handlers.stream(path, stream) for path, stream in streams.items()}
     )
     return Server(service, by_path, handlers, address, credentials, limits, beside)

@@ -12,7 +12,7 @@ from msgspec.structs import fields, replace
 from crypto import masking, possession, signing
 from crypto.codec import Message, Secret, decode, encode
 from crypto.errors import BadSignature, DecodeError, PharoahError
-from crypto.ids import Digest, EncodedElement, LeaseId, Nonce, RoundId, TenantId, Token
+from crypto.ids import Digest, EncodedElement, EncodedProof, LeaseId, Nonce, RoundId, TenantId, Token
 from crypto.masking import MaskKey
 from crypto.ristretto import IDENTITY, Element, Scalar, mul, mul_base
 from crypto.signing import SigningKey, open_signed, open_signed_by
@@ -26,6 +26,8 @@ from federation.protocol import (
     enrolment,
     evidence,
     invitation,
+    pass_messages,
+    passes,
     plan,
     round_messages,
     seats,
@@ -67,6 +69,7 @@ MESSAGES: tuple[Any, ...] = tuple(
             ceremony,
             invitation,
             service_messages,
+            pass_messages,
             masking,
             possession,
             seats,
@@ -140,7 +143,20 @@ def some_messages() -> list[Any]:
         bundle.Bundle(1, 0, 168, (), (), (), bundle.Statement(1.0, 0.0, "discrete_laplace", 1, 3)),
         a_bundle_with_evidence(token),
         *some_online_messages(member.tenant, token),
+        *some_pass_messages(token),
     ]
+
+
+def some_pass_messages(token: Token) -> Iterator[Any]:
+    """What is said of passes; the entry would follow the first of a directory."""
+    elements = tuple(EncodedElement(mul_base(Scalar.from_int(3 + number)).encoded) for number in range(passes.BATCH))
+    first = Chain.begin(KEY.sign(a_founding_entry()), KEY.public).directory
+    row = bundle.MismatchEntry(token, token, 0.9, 4.0, 2.0, 8.0, 12.0, bundle.PairJudgement.WORSE, ())
+    yield directory.pass_keys(first, 2965, 2, [mul_base(Scalar.from_int(3)), mul_base(Scalar.from_int(4))])
+    yield pass_messages.PassRequest(bytes(service_messages.SESSION_BYTES), 2965, elements)
+    yield pass_messages.PassAnswer(elements, EncodedProof(bytes(64)))
+    yield pass_messages.AnonymousCheck(2965, passes.Pass(bytes(passes.Pass.length)), token, token)
+    yield pass_messages.ContextPage(1, (row,), (Token(b"\1" * 16),), (bundle.HazardEntry(token, "0", 1.0, 0.5, 2.0),))
 
 
 def a_bundle_with_evidence(token: Token) -> bundle.Bundle:
@@ -226,8 +242,9 @@ def check_entry(data: bytes) -> None:
 def resigned(data: bytes) -> Iterator[bytes]:
     """The body of a signed entry, or bytes that are one, signed by the right key."""
     for body in (data, *bodies(data)):
-        with suppress(DecodeError):
-            yield KEY.sign(decode(DirectoryEntry, body))
+        for kind in (DirectoryEntry, pass_messages.PassKeys):
+            with suppress(DecodeError):
+                yield KEY.sign(decode(kind, body))
 
 
 def bodies(data: bytes) -> Iterator[bytes]:

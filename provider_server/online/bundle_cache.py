@@ -8,16 +8,20 @@ import logging
 from collections.abc import Callable, Mapping
 from threading import Lock
 
+from msgspec.structs import replace
+
 from crypto.codec import digest, encode
 from crypto.errors import NothingPublished
-from crypto.ids import VerifyKey
+from crypto.ids import Token, VerifyKey
 from crypto.signing import open_signed
 from federation.protocol.bundle import Bundle, Catalogue
 from federation.protocol.check import Checker
+from federation.protocol.pass_messages import padded, padded_length, page_of
 from federation.protocol.service_messages import CheckAnswer
 
 logger = logging.getLogger(__name__)
 
+_NOWHERE = Token(bytes(Token.length))  # the token of no context
 ANSWERS_KEPT = 16_384  # some hundred bytes each
 
 
@@ -30,6 +34,7 @@ class Published:
         self.catalogue = encode(Catalogue(tuple(sorted(bundle.catalogue, key=lambda entry: entry.name))))
         self._checker = Checker(bundle)
         self._answers: dict[tuple[int, int], bytes] = {}
+        self._pages = Pages(bundle)
 
     @property
     def number(self) -> int:
@@ -46,6 +51,37 @@ class Published:
             if len(self._answers) >= ANSWERS_KEPT:
                 self._answers.clear()
             self._answers[same] = answer
+        return answer
+
+    def page(self, context: Token, level: Token) -> bytes:
+        """A padded ContextPage. Used on the loop alone."""
+        return self._pages.page(context, level)
+
+
+class Pages:
+    """What a bundle says of each context, in pages of one length."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        nothing = page_of(bundle, _NOWHERE, _NOWHERE)
+        contexts = {entry.context for entry in bundle.mismatches}
+        levels = {entry.context_level for entry in bundle.hazards}
+        self._nothing = nothing
+        self._by_context = {context: page_of(bundle, context, _NOWHERE) for context in contexts}
+        self._by_level = {level: page_of(bundle, _NOWHERE, level).hazards for level in levels}
+        longest = max(len(encode(page)) for page in (nothing, *self._by_context.values()))
+        hazards = max((len(encode(replace(nothing, hazards=h))) for h in self._by_level.values()), default=0)
+        self._length = padded_length(longest + hazards)
+        self._answers: dict[tuple[Token, Token], bytes] = {}
+
+    def page(self, context: Token, level: Token) -> bytes:
+        """The page of a context at a level; one without rows for a context that the bundle does not know."""
+        known = context in self._by_context, level in self._by_level
+        asked = context if known[0] else _NOWHERE, level if known[1] else _NOWHERE
+        answer = self._answers.get(asked)
+        if answer is None:
+            page = self._by_context.get(context, self._nothing)
+            answer = padded(replace(page, hazards=self._by_level.get(level, ())), self._length)
+            self._answers[asked] = answer
         return answer
 
 

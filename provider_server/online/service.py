@@ -7,11 +7,14 @@
   whether the lease belongs to another tenant or does not exist.
 - A check is answered on the event loop, from memory, by the newest bundle as of `refresh_s` ago. A new bundle replaces
   the old one in one step.
+- An anonymous check needs no session: it brings a pass (`provider_server.online.passes`), names a context, and gets all
+  that the bundle says of it, in an answer of one length. These two methods are served only where passes are issued.
 - A watch needs no thread. It ends when its session expires or is revoked (within `refresh_s`), or when its tenant
   leaves the directory; the tenant resumes after the last number that it has.
 
-Not promised: that the provider learns nothing from a check; it learns the tokens in it, and when. A tenant can check
-against its own copy of the bundle instead (`federation.protocol.check`).
+Not promised: that the provider learns nothing from a check; it learns the tokens in it, and when; from an anonymous one
+the context, the time and the address. A tenant can check against its own copy of the bundle instead
+(`federation.protocol.check`).
 """
 
 import asyncio
@@ -25,17 +28,19 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from crypto.codec import decode, digest, encode
-from crypto.errors import DecodeError, NothingPublished, NotSignedIn, NotYours, PharoahError
+from crypto.errors import DecodeError, NothingPublished, NotSignedIn, NotYours, PassRefused, PharoahError
 from crypto.ids import Digest, TenantId, VerifyKey
 from crypto.signing import open_signed_by
+from federation.protocol.pass_messages import AnonymousCheck, PassRequest
 from federation.protocol.round_messages import LADDER_LABELS, LeaseRequest
 from federation.protocol.service_messages import CheckRequest, Hint, Notice, Outcome, SignIn, WatchRequest
 from federation.protocol.services import PROVIDER, ProviderMethod
-from federation.transport.admission import ServerLimits
+from federation.transport.admission import Awaited, ServerLimits
 from federation.transport.introductions import parties
 from federation.transport.server import Method, Server, serve
-from provider_server.online.bundle_cache import Shelf
+from provider_server.online.bundle_cache import Published, Shelf
 from provider_server.online.notifier import Bell, Bells
+from provider_server.online.passes import Passes
 from provider_server.online.sessions import Buckets, Now, Rate, Sessions
 from provider_server.rounds.provider import Provider
 from provider_server.store.store import StoreFailed, reporting
@@ -91,9 +96,10 @@ def serve_online(
     hints: HintSource,
     take_outcome: TakeOutcome,
     limits: OnlineLimits = DEFAULT_LIMITS,
+    passes: Passes | None = None,
 ) -> Server:
-    """Serves at host:port until the server is stopped."""
-    service = OnlineService(provider, sessions, hints, take_outcome, limits)
+    """Serves at host:port until the server is stopped; anonymous checks only with `passes`."""
+    service = OnlineService(provider, sessions, hints, take_outcome, limits, passes=passes)
     methods: dict[str, Method] = {
         ProviderMethod.DIRECTORY: service.directory,
         ProviderMethod.LEASES: service.leases,
@@ -102,6 +108,10 @@ def serve_online(
         ProviderMethod.SIGN_IN: service.sign_in,
         ProviderMethod.OUTCOME: service.outcome,
     }
+    awaited: dict[str, Awaited] = {}
+    if passes is not None:
+        methods[ProviderMethod.PASSES] = service.passes
+        awaited[ProviderMethod.ANONYMOUS_CHECK] = service.anonymous_check
     return serve(
         PROVIDER,
         {path: _reporting(method) for path, method in methods.items()},
@@ -110,6 +120,7 @@ def serve_online(
         key_pem,
         limits.all,
         quick={ProviderMethod.CHECK: service.check},
+        awaited=awaited,
         streams={ProviderMethod.WATCH: service.watch},
         beside=service.keep_fresh,
         known=parties(lambda: provider.directory),
@@ -117,7 +128,7 @@ def serve_online(
 
 
 class OnlineService:
-    """The methods. Those that block are called in threads; `check`, `watch` and `keep_fresh` on the loop."""
+    """The methods. Those that block are called in threads; both checks, `watch` and `keep_fresh` on the loop."""
 
     def __init__(
         self,
@@ -127,8 +138,11 @@ class OnlineService:
         take_outcome: TakeOutcome,
         limits: OnlineLimits,
         now_s: Now = time.monotonic,
+        *,
+        passes: Passes | None = None,
     ) -> None:
         self._provider = provider
+        self._passes = passes
         self._sessions = sessions
         self._hints = hints
         self._take_outcome = take_outcome
@@ -186,10 +200,13 @@ class OnlineService:
         """CheckRequest in, CheckAnswer out."""
         asked = decode(CheckRequest, request)
         self._caller(asked.session)
-        published = self._shelf.current
-        if published is None:
-            raise NothingPublished("no bundle has been published yet")
-        return published.answer(_labels(asked))
+        return self._published().answer(_labels(asked))
+
+    def passes(self, request: bytes) -> bytes:
+        """PassRequest in, PassAnswer out: a batch of passes for the week to come."""
+        asked = decode(PassRequest, request)
+        tenant = self._caller(asked.session)
+        return self._issuer().issue(tenant, asked)
 
     async def watch(self, request: bytes) -> AsyncGenerator[bytes, None]:
         """WatchRequest in; the tenant's own hints and the ends of its leases, one by one, as they come."""
@@ -231,6 +248,25 @@ class OnlineService:
         self._take_outcome(tenant, msgspec.structs.replace(said, session=b""))
         return b""
 
+    # ---- for whoever has a pass --------------------------------------------------------------------------------------
+
+    async def anonymous_check(self, request: bytes) -> bytes:
+        """AnonymousCheck in, a padded ContextPage out. No pass is spent before there is a bundle."""
+        asked = decode(AnonymousCheck, request)
+        published = self._published()
+        await self._issuer().spend(asked)
+        return published.page(asked.context, asked.context_level)
+
+    def _published(self) -> Published:
+        if self._shelf.current is None:
+            raise NothingPublished("no bundle has been published yet")
+        return self._shelf.current
+
+    def _issuer(self) -> Passes:
+        if self._passes is None:
+            raise PassRefused("this provider issues no passes")
+        return self._passes
+
     def _caller(self, session: bytes) -> TenantId:
         tenant = self._sessions.tenant_of(session)
         if not self._is_member(tenant):
@@ -252,6 +288,8 @@ class OnlineService:
                 self._bells.ring_where(self._is_over)
         finally:
             self._threads.shutdown(wait=False)
+            if self._passes is not None:
+                self._passes.close()
 
     def _refresh(self) -> None:
         try:
@@ -259,6 +297,8 @@ class OnlineService:
                 self._provider.members.refresh()
                 self._sessions.revoke(self._provider.members.revoked())
                 self._hints.look()
+                if self._passes is not None:
+                    self._passes.forget()
                 self._shelf.refresh()
         except NothingPublished:
             pass  # checks say so

@@ -66,6 +66,11 @@ class Rounds:
         self._alarms = 0
         self._sent: bytes | None = None
 
+    @property
+    def provider(self) -> Provider:
+        """The provider that holds them."""
+        return self._provider
+
     def step(self) -> bool:
         """Does what is due, and returns whether there may be more. Faults of parties are logged, not raised."""
         if not self._one.acquire(blocking=False):

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from crypto.codec import encode
 from crypto.errors import PeerFault, Refusal
 from crypto.ids import TenantId
+from crypto.ristretto import Element
 from crypto.signing import SigningKey
-from federation.protocol.directory import Chain, Directory, Member, next_entry, reseating
+from federation.protocol.directory import Chain, Directory, Member, next_entry, pass_keys, reseating
 from federation.protocol.round_messages import DirectoryUpdate
 from federation.protocol.seats import TrusteeRecord
 from provider_server.store.store import Store
@@ -51,6 +52,13 @@ class Members:
     def reseat(self, trustees: Sequence[TrusteeRecord], handovers: Sequence[bytes]) -> None:
         """Adds the entry by which trustees hand over; ReseatingRefused, TrusteeFault or PeerFault, and none, if bad."""
         entry = self._signing_key.sign(reseating(self.directory, trustees, handovers))
+        chain = self.chain.extended([entry])
+        self._store.add_entry(chain.directory.number, entry)
+        self.chain = chain
+
+    def list_pass_keys(self, first_week: int, batches: int, keys: Sequence[Element]) -> None:
+        """Adds the entry by which passes are issued under these keys, from that week on."""
+        entry = self._signing_key.sign(pass_keys(self.directory, first_week, batches, keys))
         chain = self.chain.extended([entry])
         self._store.add_entry(chain.directory.number, entry)
         self.chain = chain

@@ -3,6 +3,7 @@
 - A release is written once and never changed: the database refuses a second release of a round, and every change of a
   release or a bundle.
 - Committed data survives a killed process and a power cut: SQLite uses a write-ahead log with full synchronisation.
+  Only which passes were spent in the last moment survives the first alone (`provider_server.store.pass_store`).
 - Errors and logs contain neither the password of a URL nor the values of a row.
 
 The schema comes from `provider_server.store.migrations`, which bring a database up to date when it is opened.
@@ -33,6 +34,7 @@ from provider_server.store.hint_store import HintStore, begin_above
 from provider_server.store.lease_ends import LeaseEnds
 from provider_server.store.migrations.upgrade import upgrade
 from provider_server.store.own_store import OwnStore
+from provider_server.store.pass_store import PassStore
 from provider_server.store.revocations import Revocations, revoke
 from provider_server.store.round_store import RoundStore
 
@@ -89,6 +91,7 @@ class Store:
         self.revocations = Revocations(self._engine)
         self.own = OwnStore(self._engine)
         self.ends = LeaseEnds(self._engine)
+        self.passes = PassStore(self._engine)
 
     def close(self) -> None:
         """Releases the connections."""
@@ -423,6 +426,8 @@ def _on_connect(connection: sqlite3.Connection, _: object) -> None:
 
 
 def _on_begin(connection: sa.Connection) -> None:
+    synchronous = connection.get_execution_options().get("pharoah_synchronous", "FULL")
+    connection.exec_driver_sql(f"PRAGMA synchronous={synchronous}")
     connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get('pharoah_begin', 'DEFERRED')}")
 
 

@@ -152,3 +152,17 @@ endings = sa.Table(
     sa.Column("lease", sa.LargeBinary, primary_key=True),
     sa.Column("requeued", sa.Boolean, nullable=False),
 )
+issued_passes = sa.Table(
+    "issued_passes",
+    metadata,
+    sa.Column("week", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("tenant", sa.LargeBinary, primary_key=True),
+    sa.Column("batch", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("request", sa.LargeBinary, nullable=False),
+)
+spent_passes = sa.Table(
+    "spent_passes",
+    metadata,
+    sa.Column("week", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("nonce", sa.LargeBinary, primary_key=True),
+)

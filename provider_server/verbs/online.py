@@ -38,9 +38,10 @@ def online(
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: sys.exit(0))
     with failing():
-        provider = homes.open_provider(place, database, homes.settings_of(place))
+        settings = homes.settings_of(place)
+        provider = homes.open_provider(place, database, settings)
         try:
-            with service.online(place, provider, listen) as port:
+            with service.online(place, provider, listen, settings) as port:
                 service.logger.info("serving online at port %d", port, extra={"event": "serving"})
                 while True:
                     time.sleep(WAIT_S)

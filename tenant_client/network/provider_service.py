@@ -15,16 +15,19 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import SystemRandom
 from types import TracebackType
 from typing import NamedTuple, Self, TypeVar
 
 from crypto.codec import decode, encode
 from crypto.errors import NothingPublished, NotSignedIn, PeerFault, PharoahError, TooManyRequests, Unreachable
-from crypto.ids import SignatureBytes, TenantId, Token, VerifyKey
+from crypto.ids import EncodedElement, SignatureBytes, TenantId, Token, VerifyKey
+from crypto.ristretto import Element
 from crypto.signing import Signed, SigningKey, open_signed
+from crypto.voprf import Evaluation, Proof
 from federation.protocol.check import Check, check
+from federation.protocol.pass_messages import PassAnswer, PassRequest
 from federation.protocol.round_messages import LADDER_LABELS
 from federation.protocol.service_messages import (
     CheckAnswer,
@@ -91,13 +94,9 @@ class Online:
 
     def check(self, labels: Mapping[str, str]) -> Check:
         """Does this workload belong here? `labels` are those of a lease, by name."""
-        if not {"context", "context_level"} <= labels.keys():
-            raise PharoahError(
-                "the lease has no context tokens yet", hint="try again after the provider has granted it"
-            )
+        context, level = context_tokens(labels)
         known = all(rung in labels for rung in LADDER_LABELS)
         ladder = tuple(_token(labels[rung]) for rung in LADDER_LABELS) if known else ()
-        context, level = _token(labels["context"]), _token(labels["context_level"])
 
         def ask(session: bytes) -> bytes:
             return self._peer.call(ProviderMethod.CHECK, encode(CheckRequest(session, ladder, context, level)))
@@ -113,6 +112,16 @@ class Online:
                 hint="compare the versions of tenant and provider",
             )
         return found
+
+    def order_passes(self, week: int, elements: Sequence[Element]) -> Evaluation:
+        """A batch of blinded elements, evaluated under the key of a week; the caller verifies the proof."""
+        blinded = tuple(EncodedElement(element.encoded) for element in elements)
+
+        def send(session: bytes) -> bytes:
+            return self._peer.call(ProviderMethod.PASSES, encode(PassRequest(session, week, blinded)))
+
+        answer = decode(PassAnswer, self._signed_in(send))
+        return Evaluation(tuple(map(Element.decode, answer.elements)), Proof.decode(answer.proof))
 
     def bundle(self, etag: bytes = b"") -> bytes | None:
         """The newest bundle, signed; None if its SHA-256 is `etag`."""
@@ -200,6 +209,13 @@ class Online:
     def _forget(self) -> None:
         with self._signing_in:
             self._session = None
+
+
+def context_tokens(labels: Mapping[str, str]) -> tuple[Token, Token]:
+    """The tokens of a lease's context and of its level; PharoahError where there are none yet."""
+    if not {"context", "context_level"} <= labels.keys():
+        raise PharoahError("the lease has no context tokens yet", hint="try again after the provider has granted it")
+    return _token(labels["context"]), _token(labels["context_level"])
 
 
 def _token(label: str) -> Token:

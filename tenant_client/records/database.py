@@ -90,6 +90,7 @@ CREATE TABLE IF NOT EXISTS outcomes_sent (
 CREATE TABLE IF NOT EXISTS questions_sent (
     hour INTEGER NOT NULL, receiver TEXT NOT NULL, kind TEXT NOT NULL, questions INTEGER NOT NULL,
     sent_bytes INTEGER NOT NULL, PRIMARY KEY (hour, receiver, kind));
+CREATE TABLE IF NOT EXISTS passes (week INTEGER NOT NULL, pass BLOB NOT NULL, PRIMARY KEY (week, pass)) WITHOUT ROWID;
 CREATE TRIGGER IF NOT EXISTS charges_are_final BEFORE UPDATE ON charges BEGIN SELECT RAISE(ABORT, 'append-only'); END;
 CREATE TRIGGER IF NOT EXISTS charges_stay BEFORE DELETE ON charges BEGIN SELECT RAISE(ABORT, 'append-only'); END;
 CREATE TRIGGER IF NOT EXISTS charges_are_not_replaced BEFORE INSERT ON charges

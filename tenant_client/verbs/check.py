@@ -134,6 +134,14 @@ def check(
     online: Annotated[
         bool, typer.Option("--online", help="Ask the provider instead of the local bundle; it sees the tokens.")
     ] = False,
+    anonymous: Annotated[
+        bool,
+        typer.Option(
+            "--anonymous",
+            help="With --online: ask with a pass in place of your name, and about the context alone. The provider sees"
+            " the context, the time and the address.",
+        ),
+    ] = False,
     gate: Annotated[
         bool,
         typer.Option(
@@ -157,13 +165,15 @@ def check(
     from federation.protocol.service_messages import CheckVerdict
     from tenant_client.advice.incompatibilities import against, job_of
 
+    if anonymous and not online:
+        raise typer.BadParameter("pass --online too, or neither: without it nobody is asked", param_hint="--anonymous")
     alone = bool(versions or here) and not (lease or latest)
     if not alone:
         require(lease, latest=latest)
     software = _software(versions or (), here=here)
     # An error is not a mismatch: a script that starts jobs by this exit code must not refuse one for it.
     with failing(CheckVerdict.UNKNOWN):
-        ways = Ways(online=online, gate=gate)
+        ways = Ways(online=online, anonymous=anonymous, gate=gate)
         result, descriptor, own = _by_versions(software) if alone else _by_lease(home, lease, like, software, ways)
     known = against(job_of(software, descriptor))
     result = _with(result, known)
@@ -180,6 +190,7 @@ class Ways:
 
     online: bool
     gate: bool
+    anonymous: bool = False
 
     def own_history(self, home: Path) -> bool:
         """Whether own outcomes may count."""
@@ -245,7 +256,8 @@ def judged(
     from federation.protocol import check as checking
 
     bundle, joined = bundle_of(home, connection, ways)
-    result = _asked(home, labels) if ways.online else checking.check(bundle, labels)
+    ask = _asked_anonymously if ways.anonymous else _asked
+    result = ask(home, labels) if ways.online else checking.check(bundle, labels)
     own = joined.of(labels) if joined else None
     return (result.named(bundle.names, labels.get("context", "")) if bundle else result), own
 
@@ -361,6 +373,13 @@ def require(lease: str, *, latest: bool) -> None:
     """BadParameter unless either a lease is named or the latest is asked for."""
     if bool(lease) == latest:
         raise typer.BadParameter("pass either a lease (or the start of its name) or --latest", param_hint="LEASE")
+
+
+def _asked_anonymously(home: Path, labels: "Mapping[str, str]") -> "Check":
+    """The answer of the same service to nobody in particular."""
+    from tenant_client.network.anonymous import anonymous_check
+
+    return anonymous_check(home, labels)
 
 
 def _asked(home: Path, labels: "Mapping[str, str]") -> "Check":

@@ -22,8 +22,9 @@ from typer.testing import CliRunner
 
 from crypto.codec import encode
 from crypto.errors import Refusal
-from crypto.ids import LeaseId, RoundId, TenantId
+from crypto.ids import Digest, LeaseId, RoundId, TenantId
 from federation.protocol.noise import from_ring
+from federation.protocol.passes import PassNonce
 from federation.protocol.round_messages import RegisteredWorkload, Registration, TokenLink
 from federation.protocol.service_messages import Action, HintState, Outcome as Answered, Suspicion
 from provider_server.cli import app
@@ -757,6 +758,8 @@ def a_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         store.own.add(0, 24, [OwnFailure(lease_id(0, 1), 2.0)])
         store.own.add_counts(ROUND, b"counts")
         store.ends.end(lease_id(0, 1), 9.0, requeued=True)
+        store.passes.issue(keys().tenant_id(0), 2965, Digest(bytes(32)), 1)
+        store.passes.spend([(2965, PassNonce(bytes(32)))])
         store.rounds.add(ROUND_UNDER_WAY, RoundState.COLLECTING, b"plan")
         store.rounds.add_contribution(ROUND_UNDER_WAY, keys().tenant_id(0), b"said")
         store.rounds.add_answer(ROUND_UNDER_WAY, Answer.SHARE, 3, b"said")
@@ -889,4 +892,4 @@ def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
 
 def test_refusals_of_a_database_are_refusals() -> None:
     assert all(issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, StoreNotEmpty))
-    assert newest_version() == "0012"
+    assert newest_version() == "0013"
