@@ -142,7 +142,8 @@ def clues_of(facts: FailureFacts) -> Iterator[Clue]:
 
 
 def _of_reason(facts: FailureFacts) -> Iterator[Clue]:
-    text = f"{facts.reason}: {facts.sentence[:_TEXT]}" if facts.sentence else facts.reason
+    text = facts.sentence[:_TEXT] or facts.reason
+    text = text if text.startswith(facts.reason) else f"{facts.reason}: {text}"
     if somebody_ended(facts.reason):
         yield Clue(text, {"ended": _ENDED})
         return

@@ -14,7 +14,7 @@ from benchmarks.diagnosis.provider_half import hints_of
 from crypto.ids import LeaseId
 from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
 from federation.protocol.service_messages import HintState, Suspicion
-from tenant_client.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts
+from tenant_client.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts, clues_of
 from tenant_client.advice.explanation import SIDES, FailureCause, FailureSide, explain
 from tenant_client.advice.failure_facts import Known, explanations, facts_of, newest
 from tenant_client.advice.hints import HintLog
@@ -116,6 +116,14 @@ def test_an_error_that_reports_what_a_program_sees_accuses_nobody_by_itself() ->
         replace(unseen, hints=(HintFact("host", 5, 10, 1),)),
     ]
     assert [explain(facts).cause for facts in hinted] == [FailureCause.GPU, FailureCause.HOST]
+
+
+@pytest.mark.parametrize(
+    "sentence", ["import_error: job.log, line 3: No module named 'apex'", "No module named 'apex'"]
+)
+def test_a_clue_says_its_reason_once(sentence: str) -> None:
+    (clue, *_) = clues_of(FailureFacts("import_error", sentence))
+    assert clue.text.count("import_error") == 1
 
 
 @pytest.mark.parametrize(
