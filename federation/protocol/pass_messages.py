@@ -1,4 +1,4 @@
-"""The messages of anonymous checks.
+"""The messages of anonymous checks, and passes as bytes.
 
 provider → all      Signed(PassKeys)   an entry of the directory: public keys of the weeks to come, one for everybody
 tenant → provider   PassRequest        a batch of blinded elements, in a session: by name, metered, for the week after
@@ -17,16 +17,42 @@ from msgspec import Meta
 
 from crypto.codec import Count, Few, Many, Message, Secret, decode, encode
 from crypto.errors import DecodeError
-from crypto.ids import Digest, EncodedElement, EncodedProof, Token
+from crypto.ids import MAX_BATCH, Digest, EncodedElement, EncodedProof, Id, Token
 from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry
-from federation.protocol.passes import BATCH, Pass
 
+BATCH = MAX_BATCH
+NONCE_BYTES, DIGEST_BYTES, AUTHENTICATOR_BYTES = 32, 32, 64
 LONGEST_LIST_WEEKS = 255
 PAGE_UNIT = 4096
 _LENGTH_BYTES = 4
 
 Batches = Annotated[int, Meta(ge=1, le=64)]
 Batch = Annotated[tuple[EncodedElement, ...], Meta(min_length=BATCH, max_length=BATCH)]
+
+
+class PassNonce(Id):
+    """What a pass is remembered by once it is spent."""
+
+    length = NONCE_BYTES
+
+
+class Pass(Id):
+    """A pass as the struct `Token` of RFC 9577 §2.2: type, nonce, challenge digest, key id, authenticator. A secret.
+
+    Whoever has it may spend it, so it shows in no log.
+    """
+
+    length = 2 + NONCE_BYTES + 2 * DIGEST_BYTES + AUTHENTICATOR_BYTES
+
+    def __repr__(self) -> str:
+        return "Pass(…)"
+
+    __str__ = __repr__
+
+    @property
+    def nonce(self) -> PassNonce:
+        """The random part that names it."""
+        return PassNonce(self[2 : 2 + NONCE_BYTES])
 
 
 class PassKeys(Message, frozen=True, tag="pharoah/pass-keys/1"):

@@ -33,10 +33,9 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 
 from crypto.errors import PassRefused
-from crypto.ids import MAX_BATCH, Id, VerifyKey
+from crypto.ids import VerifyKey
 from crypto.ristretto import Element, RandomBytes, Scalar
 from crypto.voprf import (
-    OUTPUT_BYTES,
     Blinding,
     Evaluation,
     KeyPair,
@@ -47,40 +46,13 @@ from crypto.voprf import (
     output_of,
     verify_proof,
 )
+from federation.protocol.pass_messages import BATCH, NONCE_BYTES, Pass, PassNonce
 
 TOKEN_TYPE = (0x0005).to_bytes(2)  # draft-ietf-privacypass-batched-tokens, "VOPRF (ristretto255, SHA-512)"
-BATCH = MAX_BATCH
 ORIGIN = b"pharoah-check"
-NONCE_BYTES = 32
-DIGEST_BYTES = 32
 SECONDS_PER_WEEK = 7 * 24 * 3600
 _KEY_INFO = b"pharoah/pass-key/1\0"
 _CONTEXT_LABEL = b"pharoah/pass-week/1\0"
-
-
-class PassNonce(Id):
-    """What a pass is remembered by once it is spent."""
-
-    length = NONCE_BYTES
-
-
-class Pass(Id):
-    """A pass as the struct `Token` of RFC 9577 §2.2: type, nonce, challenge digest, key id, authenticator. A secret.
-
-    Whoever has it may spend it, so it shows in no log.
-    """
-
-    length = 2 + NONCE_BYTES + 2 * DIGEST_BYTES + OUTPUT_BYTES
-
-    def __repr__(self) -> str:
-        return "Pass(…)"
-
-    __str__ = __repr__
-
-    @property
-    def nonce(self) -> PassNonce:
-        """The random part that names it."""
-        return PassNonce(self[2 : 2 + NONCE_BYTES])
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def check_pass(data: bytes) -> None:
     """As the provider takes it, in a question."""
     key, token = passes.week_key(bytes(32), 2965), Token(bytes(16))
     with suppress(DecodeError, PassRefused, ValueError):
-        question = encode(pass_messages.AnonymousCheck(2965, passes.Pass(data), token, token))
+        question = encode(pass_messages.AnonymousCheck(2965, pass_messages.Pass(data), token, token))
         shown = decode(pass_messages.AnonymousCheck, question).shown
         nonce = passes.check_pass(shown, KEY.public, 2965, key)
-        require("its own nonce", holds=nonce == data[2:34] and len(data) == passes.Pass.length)
+        require("its own nonce", holds=nonce == data[2:34] and len(data) == pass_messages.Pass.length)

@@ -27,7 +27,6 @@ from federation.protocol import (
     evidence,
     invitation,
     pass_messages,
-    passes,
     plan,
     round_messages,
     seats,
@@ -149,13 +148,15 @@ def some_messages() -> list[Any]:
 
 def some_pass_messages(token: Token) -> Iterator[Any]:
     """What is said of passes; the entry would follow the first of a directory."""
-    elements = tuple(EncodedElement(mul_base(Scalar.from_int(3 + number)).encoded) for number in range(passes.BATCH))
+    elements = tuple(
+        EncodedElement(mul_base(Scalar.from_int(3 + number)).encoded) for number in range(pass_messages.BATCH)
+    )
     first = Chain.begin(KEY.sign(a_founding_entry()), KEY.public).directory
     row = bundle.MismatchEntry(token, token, 0.9, 4.0, 2.0, 8.0, 12.0, bundle.PairJudgement.WORSE, ())
     yield directory.pass_keys(first, 2965, 2, [mul_base(Scalar.from_int(3)), mul_base(Scalar.from_int(4))])
     yield pass_messages.PassRequest(bytes(service_messages.SESSION_BYTES), 2965, elements)
     yield pass_messages.PassAnswer(elements, EncodedProof(bytes(64)))
-    yield pass_messages.AnonymousCheck(2965, passes.Pass(bytes(passes.Pass.length)), token, token)
+    yield pass_messages.AnonymousCheck(2965, pass_messages.Pass(bytes(pass_messages.Pass.length)), token, token)
     yield pass_messages.ContextPage(1, (row,), (Token(b"\1" * 16),), (bundle.HazardEntry(token, "0", 1.0, 0.5, 2.0),))
 
 

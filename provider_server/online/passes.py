@@ -21,8 +21,8 @@ from crypto.errors import PassRefused, TooManyRequests
 from crypto.ids import EncodedElement, EncodedProof, TenantId
 from crypto.ristretto import Element, RandomBytes
 from crypto.voprf import KeyPair
-from federation.protocol.pass_messages import AnonymousCheck, PassAnswer, PassRequest
-from federation.protocol.passes import PassNonce, check_pass, issue, week_key, week_of
+from federation.protocol.pass_messages import AnonymousCheck, PassAnswer, PassNonce, PassRequest
+from federation.protocol.passes import check_pass, issue, week_key, week_of
 from provider_server.rounds.provider import Provider
 from provider_server.store.store import reporting
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from crypto.errors import QuotaExceeded
 from crypto.ids import Digest, TenantId
-from federation.protocol.passes import PassNonce
+from federation.protocol.pass_messages import PassNonce
 from provider_server.store import tables
 
 # What both databases understand; SQLAlchemy has a construct of its own for each.

@@ -91,7 +91,10 @@ def recipe(
     start: Start = None,
     end: End = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write the recipe, for `recipe` in [telemetry].", show_default=False)
+        Path | None,
+        typer.Option(
+            help="Write the recipe into this file, for `telemetry.recipe` of provider.toml.", show_default=False
+        ),
     ] = None,
     tolerance: Annotated[
         float,

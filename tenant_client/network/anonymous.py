@@ -25,8 +25,8 @@ from crypto.errors import PeerFault, PharoahError
 from crypto.ristretto import RandomBytes
 from federation.protocol.check import Check, check_page
 from federation.protocol.directory import Directory
-from federation.protocol.pass_messages import AnonymousCheck, unpadded
-from federation.protocol.passes import BATCH, SECONDS_PER_WEEK, order, passes_of, week_of
+from federation.protocol.pass_messages import BATCH, AnonymousCheck, unpadded
+from federation.protocol.passes import SECONDS_PER_WEEK, order, passes_of, week_of
 from federation.protocol.services import ProviderMethod
 from federation.runtime.key_files import read, read_key
 from federation.runtime.settings import load

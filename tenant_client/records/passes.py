@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from federation.protocol.passes import Pass
+from federation.protocol.pass_messages import Pass
 from federation.runtime.sqlite import Connection, transaction
 
 _TAKE = (

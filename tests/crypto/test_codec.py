@@ -62,6 +62,7 @@ from federation.protocol import (
     directory,
     enrolment,
     invitation,
+    pass_messages,
     plan,
     round_messages,
     seats as seats_module,
@@ -122,6 +123,7 @@ MODULES = (
     seats_module,
     custody,
     anchors,
+    pass_messages,
 )
 MESSAGES: tuple[type[Any], ...] = tuple(
     dict.fromkeys(
@@ -445,6 +447,24 @@ def reseatings(draw: st.DrawFn) -> Reseating:
 
 
 @st.composite
+def pass_keys(draw: st.DrawFn) -> pass_messages.PassKeys:
+    """An entry with keys of passes, each of which is there once."""
+    keys = draw(st.lists(from_hint(EncodedElement), min_size=1, max_size=3, unique=True))
+    head = draw(SCALARS[int]), draw(from_hint(Digest)), draw(SCALARS[int])
+    return pass_messages.PassKeys(*head, draw(st.integers(1, 64)), tuple(keys))
+
+
+@st.composite
+def context_pages(draw: st.DrawFn) -> pass_messages.ContextPage:
+    """The rows of one context and the hazards of one level."""
+    context, level = draw(from_hint(Token)), draw(from_hint(Token))
+    rows = tuple(replace(row, context=context) for row in draw(st.lists(mismatches(), max_size=3)))
+    hazards_there = tuple(replace(row, context_level=level) for row in draw(st.lists(hazards(), max_size=3)))
+    elsewhere = tuple(draw(st.lists(from_hint(Token), max_size=3)))
+    return pass_messages.ContextPage(draw(SCALARS[int]), rows, elsewhere, hazards_there)
+
+
+@st.composite
 def plans(draw: st.DrawFn) -> Plan:
     """A plan has rules across its fields, so its strategy follows them; the fields without rules follow the hints."""
     names = draw(st.lists(st.sampled_from([*sorted(TOKEN_DIMENSIONS), "band", "other"]), min_size=1, unique=True))
@@ -509,6 +529,8 @@ COMPOSED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
     Seats: lambda: seats(),
     custody.Deposit: lambda: deposits(),
     Reseating: lambda: reseatings(),
+    pass_messages.PassKeys: lambda: pass_keys(),
+    pass_messages.ContextPage: lambda: context_pages(),
     Bundle: lambda: bundles(),
     MismatchEntry: lambda: mismatches(),
     HazardEntry: lambda: hazards(),
@@ -536,6 +558,7 @@ def field_hints(kind: type) -> list[tuple[str, Any]]:
     return [(field.name, field.type) for field in fields(kind)]
 
 
+_BATCH = (EncodedElement(bytes(EncodedElement.length)),) * pass_messages.BATCH
 IN_RANGE: dict[tuple[type, str], Any] = {
     (PairEvidence, "below"): bytes(LEVELS),
     (PairEvidence, "lent"): bytes(LEVELS),
@@ -549,6 +572,8 @@ IN_RANGE: dict[tuple[type, str], Any] = {
     (enrolment.TrusteeCard, "address"): ADDRESSES[0],
     (enrolment.MemberCard, "node_key"): NODE_KEY,
     (ceremony.Dealing, "threshold"): 1,
+    (pass_messages.PassRequest, "elements"): _BATCH,
+    (pass_messages.PassAnswer, "elements"): _BATCH,
     (ceremony.Dealing, "sealed"): (bytes(SEALED_BYTES),),
     (custody.Deposit, "sealed"): (bytes(SEALED_BYTES),),
     (ceremony.Committee, "threshold"): 1,

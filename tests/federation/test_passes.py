@@ -20,9 +20,11 @@ from federation.protocol.bundle import MismatchEntry
 from federation.protocol.check import Checker, check_page
 from federation.protocol.directory import Chain, Directory, Fork, TrustChanged, next_entry, pass_keys
 from federation.protocol.pass_messages import (
+    BATCH,
     PAGE_UNIT,
     AnonymousCheck,
     ContextPage,
+    Pass,
     PassKeys,
     PassRequest,
     padded,
@@ -31,8 +33,6 @@ from federation.protocol.pass_messages import (
     unpadded,
 )
 from federation.protocol.passes import (
-    BATCH,
-    Pass,
     challenge,
     check_pass,
     issue,

@@ -28,8 +28,8 @@ from crypto.ids import EncodedElement, Token
 from crypto.ristretto import Element
 from crypto.signing import SigningKey
 from federation.protocol.directory import Directory
-from federation.protocol.pass_messages import AnonymousCheck, PassRequest
-from federation.protocol.passes import BATCH, SECONDS_PER_WEEK, Pass, PassNonce, order, passes_of, week_key
+from federation.protocol.pass_messages import BATCH, AnonymousCheck, Pass, PassNonce, PassRequest
+from federation.protocol.passes import SECONDS_PER_WEEK, order, passes_of, week_key
 from federation.protocol.services import ProviderMethod
 from federation.runtime.sqlite import Connection
 from federation.transport.client import Peer

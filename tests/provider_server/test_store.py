@@ -24,7 +24,7 @@ from crypto.codec import encode
 from crypto.errors import Refusal
 from crypto.ids import Digest, LeaseId, RoundId, TenantId
 from federation.protocol.noise import from_ring
-from federation.protocol.passes import PassNonce
+from federation.protocol.pass_messages import PassNonce
 from federation.protocol.round_messages import RegisteredWorkload, Registration, TokenLink
 from federation.protocol.service_messages import Action, HintState, Outcome as Answered, Suspicion
 from provider_server.cli import app

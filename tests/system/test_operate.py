@@ -9,6 +9,7 @@ import msgspec
 
 from provider_server.metrics import Metrics
 from provider_server.outputs.node_metrics import NodeMetrics
+from provider_server.outputs.plan_metrics import PlanMetrics
 from provider_server.settings import ProviderSettings
 from tenant_client.settings import TenantSettings
 from trustee.settings import TrusteeSettings
@@ -65,6 +66,7 @@ def test_every_setting_is_there_with_its_default() -> None:
 def test_every_metric_is_there() -> None:
     registry = Metrics().registry
     NodeMetrics(registry)
+    PlanMetrics(Path(), registry)
     registered = {family.name + ("_total" if family.type == "counter" else "") for family in registry.collect()}
     assert {spans(name)[0] for name, *_ in rows("Metrics")} == registered
 
