@@ -13,7 +13,7 @@ from federation.protocol.life_table import PER_NODE_HOURS
 from federation.runtime.visible import counted_as
 from provider_server.analysis.fault_classes import ACTIONS, FaultClass, FaultClasses
 from provider_server.analysis.fleet_curves import kaplan_meier, nelson_aalen
-from provider_server.analysis.probation import Probation, pieces, standing
+from provider_server.analysis.probation import Probation, by_band, standing
 from provider_server.analysis.recurrent import Spells, rate, to_first_failure
 from provider_server.reporting.hazard_text import BandRow, CurvePoint, band_line, curve_points
 
@@ -127,8 +127,8 @@ def outages_row(
 
 
 def _after_repair(model: Probation, found: Spells) -> AfterRepairRow:
-    by_band = pieces(found, model.edges_h).group_by("band").agg(pl.col("failed", "hours").sum())
-    seen = {band: (failures, hours) for band, failures, hours in by_band.iter_rows()}
+    totals = by_band(found, model.edges_h).group_by("band").agg(pl.col("failed", "hours").sum())
+    seen = {band: (failures, hours) for band, failures, hours in totals.iter_rows()}
     low, high = model.estimate().interval()
     bands: list[BandRow] = []
     for band, (begin, end) in enumerate(pairwise((0.0, *model.edges_h, None))):
