@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from federation.runtime.reading import DEFAULT_LIMITS, ReadLimits, open_inputs
+from federation.runtime.reading import DEFAULT_LIMITS, ReadLimits, is_text, open_inputs
 from tenant_client.sources.prefixes import NCCL_LINE
 from tenant_client.sources.scanning import Scanner, gate_of
 
@@ -120,7 +120,7 @@ def read_topology(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) ->
 def _texts(paths: Iterable[Path], limits: ReadLimits) -> Iterator[str]:
     for path in paths:
         with open_inputs(path, limits) as readers:
-            for reader in readers:
+            for reader in (reader for reader in readers if is_text(reader.peek())):
                 scanner = Scanner(reader, _GATE, limits)
                 while (line := scanner.hit()) is not None:
                     yield line.text
