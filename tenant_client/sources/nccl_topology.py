@@ -69,9 +69,12 @@ class RankLink:
         return self.source if self.is_receiving else self.target
 
 
+Place = tuple[str, str, str]  # host, process and PCI bus of a GPU: a process may drive several
+
+
 @dataclass(frozen=True)
 class Member:
-    """One process in one communicator, whose ranks all numbers are. `ident` is "" before NCCL 2.18.
+    """One GPU of a process in one communicator, whose ranks all numbers are. `ident` is "" before NCCL 2.18.
 
     `rings` and `trees` are pairs (channel, rank, rank) that are neighbours there.
     """
@@ -86,6 +89,11 @@ class Member:
     links: tuple[RankLink, ...] = ()
     rings: frozenset[tuple[int, int, int]] = frozenset()
     trees: frozenset[tuple[int, int, int]] = frozenset()
+
+    @property
+    def place(self) -> Place:
+        """Where it is in all communicators."""
+        return self.host, self.pid, self.bus
 
 
 @dataclass(frozen=True)
