@@ -22,11 +22,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Protocol, Self, cast
 
 from crypto.errors import PharoahError
+from federation.protocol.toml_tables import loads, shipped
 from federation.runtime.visible import counted_as, source_name
 
 try:
@@ -43,41 +45,13 @@ _EXTENSIONS = (
 )
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, OSError, EOFError, ValueError, RuntimeError)
 _PACKED = (
-    (re.compile(rb"\x1f\x8b\x08"), "gzip"),
+    (re.compile(rb"\x1f\x8b"), "gzip"),
     (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), "bz2"),
     (re.compile(rb"\xfd7zXZ\0"), "lzma"),
 )
 _UTF16 = (
     (re.compile(rb"\xff\xfe(?!\0\0)|(?:[\t\n\r -~]\0){8}"), "utf-16-le"),
     (re.compile(rb"\xfe\xff|(?:\0[\t\n\r -~]){8}"), "utf-16-be"),
-)
-_BINARY, _WRITTEN = (
-    tuple((re.compile(begin), form) for begin, form in forms)
-    for forms in (
-        (
-            (rb"\x28\xb5\x2f\xfd", "a zstd file; unpack it with `zstd -d`"),
-            (rb"\x04\x22\x4d\x18", "an lz4 file; unpack it with `lz4 -d`"),
-            (rb"\x1f\x9d", "a compressed file; unpack it with `uncompress`"),
-            (rb"7z\xbc\xaf\x27\x1c|Rar!\x1a", "a 7z or RAR archive; unpack it"),
-            (rb"\x1f\x8b|BZh|\xfd7zXZ|PK\x03\x04", "an archive inside another one; unpack it"),
-            (rb"\x80[\x02-\x05]", "a pickle; refused by design, since a pickle can run a program"),
-            (rb"LPKSHHRH", "a journal of systemd; export it with `journalctl --file`"),
-            (rb"%PDF", "a PDF"),
-            (rb"\x89PNG|\xff\xd8\xff|GIF8", "an image"),
-            (rb"\x89HDF", "an HDF5 file"),
-            (rb"\x93NUMPY", "an array of NumPy"),
-            (rb"PAR1", "a Parquet file"),
-            (rb"SQLite format 3", "a database of SQLite"),
-            (rb"\x7fELF|MZ\x90\0", "a program"),
-        ),
-        (
-            (rb"\Z", "an empty file"),
-            (rb"\s*<(?i:(?:!doctype )?html)", "a web page"),
-            (rb"\s*<[?!a-z]", "XML"),
-            (rb"\s*[\[{]", "other JSON"),
-            (rb"", "text"),
-        ),
-    )
 )
 
 
@@ -210,14 +184,20 @@ def of_form(
 
 def form_of(head: bytes) -> str:
     """What a file that begins so is, for a person, with what to do where it is packed."""
-    forms = _WRITTEN if is_text(head) or not head else _BINARY
+    forms = _forms()["text" if is_text(head) or not head else "binary"]
     return next((form for begin, form in forms if begin.match(head)), "a binary file of no known form")
+
+
+@cache
+def _forms() -> dict[str, tuple[tuple[re.Pattern[bytes], str], ...]]:
+    table = loads(shipped("federation.runtime", "forms.toml"), "forms.toml")
+    return {kind: tuple((re.compile(begin.encode()), form) for begin, form in of.items()) for kind, of in table.items()}
 
 
 def is_text(head: bytes) -> bool:
     """Whether this is text: few control bytes, apart from runs of zeros as network file systems leave them."""
     odd = sum(head.count(bytes([code])) for code in (*range(1, 9), *range(14, 27), *range(28, 32), 127))
-    is_known = any(begin.match(head) for begin, _ in _BINARY)
+    is_known = any(begin.match(head) for begin, _ in _forms()["binary"])
     return not is_known and bool(head.strip(b"\0")) and odd * 50 < len(head) and head.count(0) * 2 < len(head)
 
 

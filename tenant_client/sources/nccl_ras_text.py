@@ -16,28 +16,28 @@ Source: NCCL 2.24 to 2.30.7, `src/ras/client_support.cc` (`rasOutAppend`, `rasCl
 import re
 from collections.abc import Iterator
 
-import msgspec
-
 from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, lines
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.nccl_ras import SOURCE
 from tenant_client.sources.prefixes import stamp
 
-_MOST, _MOST_OF_EVENT = 4096, 1 << 14
+_MOST, _MOST_BYTES = 4096, 1 << 26
 _SECTION = re.compile(r"(?:#\d{1,9}-\d{1,9} \([0-9a-f]{1,16}\) )?(?:DEAD|INCOMPLETE|ERROR|MISMATCH|TIMEOUT)")
 _PROCESS = re.compile(r"  Process (\d{1,9}) on node (\S{1,256}) managing GPUs? (\S{1,64})", re.ASCII)
 _ERROR = re.compile(r"  (?:Rank \d{1,9}|\d{1,9} ranks) reported (nccl\w{1,40})", re.ASCII)
 _DIFFERENT = re.compile(r"  Communicator ranks have different \w{1,40} operation counts", re.ASCII)
-_EVENT = re.compile(
-    r"\[(?P<at>[\d: -]{19})\] (?P<event>PEER_[A-Z_]{2,40}): "
-    r"(?:Process (?P<pid>\d{1,9}) on node (?P<host>\S{1,256}) managing GPUs? (?P<gpu>[\d,]{1,256})"
-    r"|(?P<addr>\S{1,256}))",
+_AS_TEXT = re.compile(
+    r"\[(?P<at>[\d: -]{19})\] (?P<event>PEER_[A-Z_]+): (?:Process (?P<pid>\d{1,9}) on node (?P<host>\S{1,256}) managing"
+    r" GPUs? (?P<gpu>[\d,]{1,256})|(?P<addr>[^\s<]{1,256}))",
     re.ASCII,
 )
-_WATCHING = re.compile(
-    r"(?:OK\n|RAS Monitor Mode.*\n|=+\n|\s)*"
-    r"(?:\[[\d: -]{19}\] PEER_[A-Z_]+: |\{\s*\"timestamp\": ?\"[^\"]*\",\s*\"group\": ?\"(?:LIFECYCLE|TRACE)\")"
+_AS_JSON = re.compile(
+    r'\{\s*"timestamp": ?"(?P<at>[\d: -]{19})",\s*"group": ?"\w+",\s*"event": ?"(?P<event>PEER_[A-Z_]+)",'
+    r'\s*"peer": ?\{\s*(?:"host": ?"(?P<host>[^"]{1,256})",\s*"pid": ?(?P<pid>\d{1,9}),'
+    r'\s*"cuda_devs": ?\[(?P<gpu>[\d, ]{0,256})\]|"addr": ?"(?P<addr>[^"<]{1,256}))',
+    re.ASCII,
 )
+_BANNER = re.compile(r"(?:OK\n|RAS Monitor Mode.*\n|=+\n|\s)*")
 _LOST = {
     "PEER_DEAD": "dead",
     "PEER_TIMEOUT_DEAD": "dead",
@@ -49,30 +49,15 @@ _BACK = ("PEER_RECOVERED", "PEER_CONNECTED")
 _REASONS = {"ncclSystemError": "network_error", "ncclRemoteError": "peer_lost"}
 
 
-class _Peer(msgspec.Struct):
-    host: str = ""
-    addr: str = ""
-    pid: int = -1
-    cuda_devs: tuple[int, ...] = ()
-
-
-class _MonitorEvent(msgspec.Struct):
-    """An event as JSON; without a peer it tells of none."""
-
-    timestamp: str
-    event: str
-    peer: _Peer | None = None
-
-
 def looks_like(head: str) -> bool:
     """Whether a file that begins so is the text of RAS."""
-    return _WATCHING.match(head) is not None or ("Job summary\n===========\n" in head and "\nCommunicators..." in head)
+    return _event_of(head) is not None or ("Job summary\n===========\n" in head and "\nCommunicators..." in head)
 
 
 def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[Evidence]:
     """The symptoms that RAS tells, each process and each section once."""
-    if _WATCHING.match(reader.peek().decode("utf-8", "replace")):
-        yield from _watched(reader, limits)
+    if event := _event_of(reader.peek().decode("utf-8", "replace")):
+        yield from _watched(reader, event)
         return
     section, seen = "", set[tuple[str, str]]()
     for number, raw in lines(reader, limits):
@@ -109,32 +94,21 @@ def _lost(how: str, file: str, number: int, pid: str, host: str, gpu: str, at_s:
 # ---- what a monitor sees ---------------------------------------------------------------------------------------------
 
 
-def _watched(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence]:
-    lost: dict[tuple[str, str], Evidence] = {}
-    for number, at, event, (pid, host, gpu) in _events(reader, limits):
-        if event in _BACK:
+def _event_of(head: str) -> re.Pattern[str] | None:
+    """The form of events in a file that begins with one."""
+    begin = _BANNER.match(head)
+    return next((form for form in (_AS_TEXT, _AS_JSON) if begin and form.match(head, begin.end())), None)
+
+
+def _watched(reader: CappedReader, event: re.Pattern[str]) -> Iterator[Evidence]:
+    text, lost = reader.read(_MOST_BYTES).decode("utf-8", "replace"), dict[tuple[str, str], Evidence]()
+    number, at = 1, 0
+    for found in event.finditer(text):
+        number, at = number + text.count("\n", at, found.start()), found.start()
+        pid, host, gpu = found["pid"] or "", found["host"] or found["addr"], found["gpu"] or ""
+        if found["event"] in _BACK:
             lost.pop((pid, host), None)
-        elif event in _LOST and len(lost) < _MOST:
-            lost.setdefault((pid, host), _lost(_LOST[event], reader.file, number, pid, host, gpu, stamp(at)))
+        elif found["event"] in _LOST and len(lost) < _MOST:
+            one = _lost(_LOST[found["event"]], reader.file, number, pid, host, gpu, stamp(found["at"]))
+            lost.setdefault((pid, host), one)
     yield from lost.values()
-
-
-def _events(reader: CappedReader, limits: ReadLimits) -> Iterator[tuple[int, str, str, tuple[str, str, str]]]:
-    """Line, time, kind, and the process, host and GPUs of each event; an event that is cut off is left out."""
-    told = b""
-    for number, raw in lines(reader, limits):
-        told = raw if raw.startswith(b"{") else (told + raw)[:_MOST_OF_EVENT]
-        if found := _EVENT.match(raw.decode("utf-8", "replace")):
-            pid, host, gpu, addr = found["pid"] or "", found["host"] or "", found["gpu"] or "", found["addr"] or ""
-            yield number, found["at"], found["event"], (pid, host or addr.partition("<")[0], gpu)
-        elif raw.endswith(b"}") and (one := _decoded(told)) and one.peer:
-            pid, gpu = str(max(one.peer.pid, 0) or ""), ",".join(map(str, one.peer.cuda_devs))
-            yield number, one.timestamp, one.event, (pid, one.peer.host or one.peer.addr.partition("<")[0], gpu)
-
-
-def _decoded(data: bytes) -> _MonitorEvent | None:
-    """The event; None where more of it is to come, or where it is none."""
-    try:
-        return msgspec.json.decode(data, type=_MonitorEvent)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None

@@ -30,6 +30,7 @@ from tenant_client.sources.step_trace import read_step_trace
 from tenant_client.workload.compare import LACKING
 from tenant_client.workload.describe import describe_files
 from tests.support import pipelines
+from tests.support.traces import Transformer, profiled
 
 WILD = Path(__file__).resolve().parents[1] / "wild"
 LIMITS = ReadLimits(total_bytes=1 << 22, archive_members=64, records=10_000)
@@ -200,13 +201,17 @@ def test_compiled_regions_alone_are_told_as_of_compiled_models(tmp_path: Path) -
     assert "compiled regions alone do not tell their operators" in result.stderr
 
 
-def test_two_models_in_one_call_are_told() -> None:
+def test_two_models_in_one_call_are_told(tmp_path: Path) -> None:
     both = [WILD / "model_conv.json", WILD / "model_linear.json"]
     for verb in ("describe", "tokens"):
         result = run(verb, *both)
         assert result.exit_code == 0
-        assert "share no part of their structure" in result.stderr
+        assert "look like two models" in result.stderr
     assert not run("describe", both[0], both[0]).stderr
+    for name, model in (("decoder", Transformer()), ("wider", Transformer(width=768)), ("batch", Transformer(batch=9))):
+        (tmp_path / f"{name}.json").write_bytes(profiled([model.step()]))
+    assert "look like two models" in run("describe", tmp_path / "decoder.json", tmp_path / "wider.json").stderr
+    assert not run("describe", tmp_path / "decoder.json", tmp_path / "batch.json").stderr
 
 
 # ---- NCCL ------------------------------------------------------------------------------------------------------------
