@@ -242,11 +242,10 @@ def _inputs(
         yield from _zipped(seekable, reader.file, limits)
     elif encoding:
         yield _inside(reader, _Recoded(reader, encoding), limits)
-    elif head.startswith(codecs.BOM_UTF8):
-        reader.read(len(codecs.BOM_UTF8))
-        reader.plain = None
-        yield reader
     else:
+        if head.startswith(codecs.BOM_UTF8):
+            reader.read(len(codecs.BOM_UTF8))
+            reader.plain = None
         yield reader
 
 
