@@ -197,8 +197,11 @@ def _forms() -> dict[str, tuple[tuple[re.Pattern[bytes], str], ...]]:
 def is_text(head: bytes) -> bool:
     """Whether this is text: few control bytes, apart from runs of zeros as network file systems leave them."""
     odd = sum(head.count(bytes([code])) for code in (*range(1, 9), *range(14, 27), *range(28, 32), 127))
-    is_known = any(begin.match(head) for begin, _ in _forms()["binary"])
-    return not is_known and bool(head.strip(b"\0")) and odd * 50 < len(head) and head.count(0) * 2 < len(head)
+    return bool(head.strip(b"\0")) and odd * 50 < len(head) and head.count(0) * 2 < len(head) and not _is_known(head)
+
+
+def _is_known(head: bytes) -> bool:
+    return any(begin.match(head) for begin, _ in _forms()["binary"])
 
 
 # ---- layers of packing -----------------------------------------------------------------------------------------------
@@ -233,17 +236,16 @@ def _inputs(
     elif module:
         unpacked = import_module(module).open(reader)
         yield from _inputs(_inside(reader, unpacked, limits), limits, layers=layers + 1)
-    elif head[257:262] == b"ustar" or {".tar", ".tgz"} & set(name.suffixes):
+    elif head[257:262] == b"ustar" or ({".tar", ".tgz"} & set(name.suffixes) and not _is_known(head)):
         yield from _members(reader, limits, layers)
     elif seekable is not None and head.startswith(b"PK\x03\x04"):
         yield from _zipped(seekable, reader.file, limits)
     elif encoding:
         yield _inside(reader, _Recoded(reader, encoding), limits)
-    elif head.startswith(codecs.BOM_UTF8):
-        reader.read(len(codecs.BOM_UTF8))
-        reader.plain = None
-        yield reader
     else:
+        if head.startswith(codecs.BOM_UTF8):
+            reader.read(len(codecs.BOM_UTF8))
+            reader.plain = None
         yield reader
 
 

@@ -72,7 +72,8 @@ def read_step_trace(path: Path) -> StepTrace:
     """The trace in `path`, or the only one in a folder or archive; SourceError where it has no complete step."""
     file = source_name(path)
     with open_inputs(path, ReadLimits(total_bytes=_MOST_BYTES)) as inputs:
-        tables = [_columns(one) for one in of_form(inputs, _is_table, "a table of operations", hint=_COLUMNS_HINT)]
+        wanted = of_form(inputs, _is_table, "a table of operations", hint=_COLUMNS_HINT)
+        tables = [_of_parquet(one) if one.peek().startswith(_PARQUET) else _of_csv(one) for one in wanted]
     if len(tables) != 1:
         raise SourceError(file, 0, f"{len(tables) or 'no'} tables of operations: name one")
     columns = tables[0]
@@ -143,10 +144,6 @@ def _check(file: str, columns: Columns) -> None:
 
 def _is_table(head: bytes) -> bool:
     return head.startswith(_PARQUET) or b"dp_rank" in head.partition(b"\n")[0]
-
-
-def _columns(reader: CappedReader) -> Columns:
-    return _of_parquet(reader) if reader.peek().startswith(_PARQUET) else _of_csv(reader)
 
 
 def _of_parquet(reader: CappedReader) -> Columns:

@@ -101,7 +101,9 @@ def _sizes(trace: Trace) -> set[Operator]:
 def describe(traces: Sequence[Trace]) -> Descriptor:
     """The descriptor of one workload, from traces of some of its ranks and steps; NothingToDescribe without a call."""
     calls = sum((trace.calls for trace in traces), Counter[Call]())
-    if not any(_tells(call.name) for call in calls) and not any(map(_replayed, traces)):
+    ran = {call.name for call in calls}
+    ran |= {kernel for trace in traces for kernel in trace.kernels if ran and is_compiled(kernel)}
+    if not any(is_part_of_a_model(name) or is_compiled(name) for name in ran) and not any(map(_replayed, traces)):
         raise NothingToDescribe(f"no operator in {', '.join(trace.file for trace in traces) or 'no input'}")
     weights = _weights(calls)
     shapes = {dims for (_, dims) in weights} | {dims[::-1] for (_, dims) in weights}
@@ -131,10 +133,6 @@ def _lacks(traces: Sequence[Trace], calls: Iterable[Call], weights: Mapping[tupl
     return () if any(name in table().heavy for name, _ in weights) else ("weights",)
 
 
-def _tells(operator: str) -> bool:
-    return is_part_of_a_model(operator) or is_compiled(operator)
-
-
 def _replayed(trace: Trace) -> bool:
     """Whether graphs ran whose operators are not in the trace."""
     return trace.graph_launches > 0 and not trace.graph_captures
@@ -154,8 +152,9 @@ def _counts(traces: Sequence[Trace], calls: Mapping[Call, int], lacks: Sequence[
     elif any(name in table().weights for name in found):
         found = Counter({name: count for name, count in found.items() if name in table().weights})
     else:
-        chosen = is_part_of_a_model if any(map(is_part_of_a_model, found)) else is_compiled
-        found = Counter({name: count for name, count in found.items() if chosen(name)})
+        of_model = Counter({name: count for name, count in found.items() if is_part_of_a_model(name)})
+        compiled = Counter({name: count for name, count in found.items() if is_compiled(name)})
+        found = of_model or compiled or sum((trace.kernels for trace in traces), Counter[str]())
     divisor = gcd(*found.values())
     return tuple((name, count // divisor) for name, count in sorted(found.items()))
 

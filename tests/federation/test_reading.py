@@ -136,6 +136,11 @@ def test_a_library_may_open_only_what_is_plain(tmp_path: Path) -> None:
         assert [reader.plain for reader in readers] == [None]
 
 
+def test_a_packed_archive_that_nothing_here_unpacks_is_told_by_its_form(tmp_path: Path) -> None:
+    (head,) = contents(written(tmp_path, "job.tar.zst", b"\x28\xb5\x2f\xfd" + bytes(2000))).values()
+    assert form_of(head) == "a zstd file; unpack it with `zstd -d`"
+
+
 def test_a_file_that_unpacks_to_itself_ends(tmp_path: Path) -> None:
     data = b"text"
     for _ in range(40):

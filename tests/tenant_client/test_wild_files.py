@@ -195,7 +195,11 @@ def test_compiled_regions_alone_are_told_as_of_compiled_models(tmp_path: Path) -
     other.write_text(text.replace("triton_poi_fused_add_cos_sin_0", "triton_poi_fused_mul_0"))
     equal = json.loads(run("compare", WILD / "compiled_only.json", other, "--json").stdout)
     assert equal["same_archetype"] is None
-    empty.write_text(text.replace("triton_poi_fused_add_cos_sin_0", "TorchDynamo Cache Lookup"))
+    trace = json.loads(text.replace("triton_poi_fused_add_cos_sin_0", "TorchDynamo Cache Lookup"))
+    kernel = {"ph": "X", "cat": "kernel", "name": "triton_red_fused_0", "ts": 3, "dur": 1}
+    other.write_text(json.dumps(trace | {"traceEvents": [*trace["traceEvents"], kernel]}))
+    assert json.loads(run("describe", other, "--json").stdout)["lacks"] == ["weights"]
+    empty.write_text(json.dumps(trace))
     result = run("describe", empty)
     assert result.exit_code == 2
     assert "compiled regions alone do not tell their operators" in result.stderr
