@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from crypto.errors import PharoahError
 from federation.runtime import screen, tls
 from federation.runtime.homes import Role, check_home
-from federation.runtime.visible import reason, short
+from federation.runtime.visible import STANDARD_INPUT, reason, short
 
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the content of --out.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys (see docs/reference/json.md).")]
@@ -191,7 +191,7 @@ class InputFile(click.Path):
         if _STDIN in ctx.meta:
             self.fail("standard input can be read only once: use - for one file", param, ctx)
         folder = ctx.find_root().with_resource(tempfile.TemporaryDirectory(prefix="pharoah-"))
-        copy = ctx.meta[_STDIN] = Path(folder) / "stdin"
+        copy = ctx.meta[_STDIN] = Path(folder) / STANDARD_INPUT
         copy.write_bytes(_stdin())
         return copy
 

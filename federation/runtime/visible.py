@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+STANDARD_INPUT = "standard input"  # the file that holds it while a verb runs
 _DELETE = "\x7f"
 
 
@@ -55,6 +56,11 @@ def reason(error: OSError) -> str:
     """Why the system refused, as the beginning of a sentence of ours."""
     text = error.strerror or type(error).__name__
     return text[:1].lower() + text[1:]
+
+
+def source_name(path: Path) -> str:
+    """An input as a message names it."""
+    return STANDARD_INPUT if path.name == STANDARD_INPUT else str(path)
 
 
 def short(path: Path | str) -> str:

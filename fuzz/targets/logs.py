@@ -6,6 +6,7 @@ from contextlib import suppress
 from xml.etree import ElementTree as ET
 
 from federation.runtime.hostlist import hostlist
+from federation.runtime.reading import SourceError, lines
 from federation.runtime.route import picture
 from fuzz.targets.inputs import LIMITS, REPOSITORY, reader
 from fuzz.targets.target import require, target
@@ -13,7 +14,6 @@ from tenant_client.diagnosis.rank_graph import HealthMarks, graph_of, routes
 from tenant_client.sources import elastic, job_log, kernel_log, nccl_log, scheduler
 from tenant_client.sources.evidence import Evidence
 from tenant_client.sources.nccl_topology import topology_of
-from tenant_client.sources.reading import SourceError, lines
 
 
 def logs(*names: str) -> Callable[[], Iterator[bytes]]:

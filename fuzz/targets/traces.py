@@ -8,12 +8,12 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from federation.runtime.reading import SourceError, open_inputs
 from fuzz.targets.inputs import LIMITS, as_file, reader
 from fuzz.targets.target import require, target
 from tenant_client.diagnosis.collectives.ras import analyse_ras, ras_evidence
 from tenant_client.diagnosis.stragglers.waits import waits
 from tenant_client.sources import closed_pickle, execution_trace, flight_recorder, kineto, nccl_inspector, nccl_ras
-from tenant_client.sources.reading import SourceError, open_inputs
 from tenant_client.sources.trace import Trace
 
 

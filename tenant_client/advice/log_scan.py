@@ -12,10 +12,10 @@ from itertools import islice
 from pathlib import Path
 from re import Pattern
 
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, is_text, open_inputs
 from tenant_client.advice.incompatibilities import Known, in_logs, job_of, words
-from tenant_client.diagnosis.diagnose import files_in, is_text
+from tenant_client.diagnosis.diagnose import files_in
 from tenant_client.sources import software
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
 from tenant_client.sources.scanning import Line, Scanner, gate_of
 from tenant_client.workload.descriptor import Descriptor
 

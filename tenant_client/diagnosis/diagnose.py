@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from federation.protocol.causes import Domain
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, is_text, open_inputs
 from tenant_client.diagnosis import collectives
 from tenant_client.diagnosis.collectives.ras import analyse_ras, ras_evidence
 from tenant_client.diagnosis.filter_rules import keeps
@@ -48,7 +49,6 @@ from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.exit_status import EXIT_CODE
 from tenant_client.sources.flight_recorder import Dump
 from tenant_client.sources.job_log import Leftover
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
 from tenant_client.sources.reasons import REASONS, UNKNOWN
 from tenant_client.sources.scanning import Line
 
@@ -222,12 +222,6 @@ def _read(file: Path, limits: ReadLimits, gathered: Gathered, *, named: bool) ->
                 gathered.evidence.extend(_evidence(reader, head, limits, gathered))
             elif head and named:
                 raise SourceError(reader.file, 0, "not a text file")
-
-
-def is_text(head: bytes) -> bool:
-    """Whether this is text: few control bytes, apart from runs of zeros as network file systems leave them."""
-    odd = sum(head.count(bytes([code])) for code in (*range(1, 9), *range(14, 27), *range(28, 32), 127))
-    return bool(head.strip(b"\0")) and odd * 50 < len(head) and head.count(0) * 2 < len(head)
 
 
 def _evidence(reader: CappedReader, head: bytes, limits: ReadLimits, gathered: Gathered) -> Iterator[Evidence]:

@@ -25,10 +25,10 @@ from pathlib import Path
 import msgspec
 
 from federation.protocol.toml_tables import BadTable, convert, loads
+from federation.runtime.reading import DEFAULT_LIMITS, ReadLimits, lines, open_inputs
 from tenant_client.diagnosis.log_templates import ANY
 from tenant_client.sources.cues import match_line, says_something
 from tenant_client.sources.kernel_log import KernelLines
-from tenant_client.sources.reading import DEFAULT_LIMITS, ReadLimits, lines, open_inputs
 from tenant_client.sources.scanning import Line
 from tenant_client.sources.torchrun import WORDS
 

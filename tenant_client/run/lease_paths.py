@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from federation.protocol.service_messages import Hint
+from federation.runtime.reading import SourceError
 from federation.runtime.route import Route
 from tenant_client.advice.hints import HintLog, standing
 from tenant_client.advice.path_health import marks_of
@@ -23,7 +24,6 @@ from tenant_client.records.database import open_database
 from tenant_client.run.diagnose_attempt import files_of
 from tenant_client.sources.flight_recorder import rank_in_name, read_dumps
 from tenant_client.sources.nccl_topology import read_topology
-from tenant_client.sources.reading import SourceError
 
 MOST_HOST_PAIRS = 12
 

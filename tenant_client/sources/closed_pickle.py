@@ -15,7 +15,7 @@ Source: PyTorch 2.13, `torch/csrc/jit/serialization/pickler.cpp` (opcodes).
 >>> load(pickle.dumps(print), "file")
 Traceback (most recent call last):
 ...
-tenant_client.sources.reading.SourceError: file, byte ...: broken or refused: ...
+federation.runtime.reading.SourceError: file, byte ...: broken or refused: ...
 """
 
 import io
@@ -24,7 +24,7 @@ import pickletools
 import re
 from typing import Any, ClassVar, TypeVar
 
-from tenant_client.sources.reading import SourceError
+from federation.runtime.reading import SourceError
 
 _Item = TypeVar("_Item")
 _BROKEN = (

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError
 from tenant_client.sources.cues import match_exception
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.job_log import spokesman
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError
 from tenant_client.sources.reasons import UNKNOWN
 from tenant_client.sources.tracebacks import Tracebacks
 

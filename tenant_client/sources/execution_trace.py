@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError
 from tenant_client.sources.trace import Call, Timeline, Trace, arguments, strings, tensor_bytes
 
 _MOST_BYTES = 1 << 32  # the file is decoded as a whole

@@ -23,8 +23,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
 from tenant_client.sources.flight_recorder_file import Count, DumpStatus, Entry, File, Frame, decode
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
 
 # Whose `state` never leaves "scheduled"; the others retire a work that timed out, which is not completion.
 _BACKENDS_THAT_ONLY_RETIRE = ("gloo:", "mpi:", "ucc:")

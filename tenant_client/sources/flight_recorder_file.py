@@ -18,8 +18,8 @@ from typing import Annotated
 
 import msgspec
 
+from federation.runtime.reading import SourceError
 from tenant_client.sources import closed_pickle
-from tenant_client.sources.reading import SourceError
 
 Count = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 62))]
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
 from tenant_client.sources import last_words
 from tenant_client.sources.containers import lines_of
 from tenant_client.sources.cues import Cue, Level, level_of, match_exception, match_line, says_something, table
@@ -21,7 +22,6 @@ from tenant_client.sources.kernel_log import KernelLines
 from tenant_client.sources.last_words import STEP
 from tenant_client.sources.nccl_log import RANK_WORD, NcclLines
 from tenant_client.sources.prefixes import NCCL_LINE, LineOrigin, place, stamp
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
 from tenant_client.sources.reasons import REASONS, UNKNOWN, somebody_ended
 from tenant_client.sources.scanning import Line, Scanner, gate_of
 from tenant_client.sources.torchrun import WORDS as TORCHRUN_WORDS, TorchrunLines

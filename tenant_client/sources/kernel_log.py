@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
 from tenant_client.sources.cues import match_line, table
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.prefixes import place, stamp
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
 from tenant_client.sources.reasons import UNKNOWN
 from tenant_client.sources.scanning import Line, Scanner, gate_of
 from tenant_client.sources.xid import XIDS, Xid, XidRole

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError
 from tenant_client.sources.trace import Call, Timeline, Trace, arguments, item_bytes, strings, tensor_bytes
 
 _PIECE, _LONGEST = 1 << 18, 1 << 28  # a piece and what is made of it fit into a cache of the processor

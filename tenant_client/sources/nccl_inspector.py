@@ -23,7 +23,7 @@ from typing import Annotated
 
 import msgspec
 
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, lines, open_inputs
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, lines, open_inputs
 
 _MOST_RECORDS = 20_000_000
 _HOST_TIME = "collective_cpu"

@@ -8,10 +8,10 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, lines
 from tenant_client.sources.cues import match_line, table
 from tenant_client.sources.evidence import Evidence
 from tenant_client.sources.prefixes import NCCL_LINE, place, stamp
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, lines
 from tenant_client.sources.scanning import Line, Scanner, gate_of
 
 SOURCE = "nccl_log"

@@ -22,7 +22,7 @@ from typing import Annotated
 
 import msgspec
 
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError
 
 SOURCE = "nccl_ras"
 _ANSWER_BYTES = 1 << 27

@@ -12,9 +12,9 @@ Source: NCCL 2.24 to 2.30.7, `src/ras/client_support.cc` (`rasOutAppend`), and i
 import re
 from collections.abc import Iterator
 
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, lines
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.nccl_ras import SOURCE
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, lines
 
 _MOST = 4096
 _SECTION = re.compile(r"(?:#\d{1,9}-\d{1,9} \([0-9a-f]{1,16}\) )?(?:DEAD|INCOMPLETE|ERROR|MISMATCH|TIMEOUT)")

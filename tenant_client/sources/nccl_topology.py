@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
+from federation.runtime.reading import DEFAULT_LIMITS, ReadLimits, open_inputs
 from tenant_client.sources.prefixes import NCCL_LINE
-from tenant_client.sources.reading import DEFAULT_LIMITS, ReadLimits, open_inputs
 from tenant_client.sources.scanning import Scanner, gate_of
 
 _GATE = gate_of(("NCCL INFO",))

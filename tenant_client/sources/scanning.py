@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tenant_client.sources.reading import CappedReader, ReadLimits
+from federation.runtime.reading import CappedReader, ReadLimits
 
 _BLOCK = 1 << 20
 _OVERLAP = 256

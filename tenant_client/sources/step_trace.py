@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tenant_client.sources.reading import SourceError
+from federation.runtime.reading import SourceError
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -18,8 +18,8 @@ from math import gcd, log2
 from pathlib import Path
 
 from crypto.errors import PharoahError
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
 from tenant_client.sources import execution_trace, kineto, nccl_log
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
 from tenant_client.sources.trace import Argument, Call, Dims, Trace
 from tenant_client.workload.descriptor import Descriptor, Operator
 from tenant_client.workload.iteration import skeleton

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
 from tenant_client.sources import execution_trace as execution, kineto as chrome
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
 from tenant_client.sources.trace import Trace
 
 Event = dict[str, Any]

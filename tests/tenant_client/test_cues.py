@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 
 from federation.protocol.causes import CAUSES
 from federation.protocol.toml_tables import BadTable
+from federation.runtime.reading import CappedReader, ReadLimits
 from tenant_client.sources.cues import Level, level_of, match_exception, match_line, parse, table
-from tenant_client.sources.reading import CappedReader, ReadLimits
 from tenant_client.sources.reasons import REASONS
 from tenant_client.sources.scanning import Scanner, gate_of
 from tenant_client.sources.xid import XIDS, parse as parse_xids

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tenant_client.sources.reading import ReadLimits, SourceError
+from federation.runtime.reading import ReadLimits, SourceError
 from tenant_client.sources.trace import Call, Collective, Trace
 from tenant_client.workload.compare import jaccard
 from tenant_client.workload.describe import (

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
+from federation.runtime.reading import CappedReader, ReadLimits, SourceError
 from tenant_client.sources import execution_trace as module
-from tenant_client.sources.reading import CappedReader, ReadLimits, SourceError
 from tenant_client.sources.trace import Call, Collective
 from tests.support.traces import Op, dumped, kineto, nodes, read_execution_trace
 

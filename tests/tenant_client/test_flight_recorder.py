@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from federation.runtime.reading import CappedReader, ReadLimits, SourceError
 from tenant_client.sources import closed_pickle
 from tenant_client.sources.flight_recorder import (
     CollectiveState,
@@ -23,7 +24,6 @@ from tenant_client.sources.flight_recorder import (
     read_dump,
     read_dumps,
 )
-from tenant_client.sources.reading import CappedReader, ReadLimits, SourceError
 from tests.support.waiting import PATIENCE_S
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -216,7 +216,7 @@ def test_bombs_take_no_memory() -> None:
     program = f"""
 import io, resource
 from tenant_client.sources.flight_recorder import read_dump
-from tenant_client.sources.reading import CappedReader, SourceError
+from federation.runtime.reading import CappedReader, SourceError
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for data in {sorted((data for data in BOMBS.values() if len(data) < 1000), key=len)!r}:

@@ -3,9 +3,9 @@
 import pytest
 from hypothesis import example, given, strategies as st
 
+from federation.runtime.reading import CappedReader, ReadLimits, SourceError
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.job_log import Leftover, read
-from tenant_client.sources.reading import CappedReader, ReadLimits, SourceError
 from tenant_client.sources.tracebacks import Tracebacks
 from tests.support.logs_of_our_own import reader
 

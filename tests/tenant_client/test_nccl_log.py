@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from federation.runtime.reading import open_inputs
 from tenant_client.sources.evidence import Role
 from tenant_client.sources.nccl_log import looks_like, read, version
-from tenant_client.sources.reading import open_inputs
 from tests.support.logs_of_our_own import DATA, reader
 
 NCCL_DATA = DATA / "nccl_logs"

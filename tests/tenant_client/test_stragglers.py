@@ -8,11 +8,11 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
+from federation.runtime.reading import SourceError
 from tenant_client.cli import app
 from tenant_client.diagnosis.stragglers.schedule import NoSchedule, schedule
 from tenant_client.diagnosis.stragglers.simulation import own_times, step_times
 from tenant_client.diagnosis.stragglers.what_if import StragglerCause, what_if
-from tenant_client.sources.reading import SourceError
 from tenant_client.sources.step_trace import read_step_trace
 from tests.support import pipelines
 from tests.support.schemas import held

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from federation.runtime.reading import SourceError
 from tenant_client.diagnosis.collectives.findings import Call, CollectiveVerdict, GroupFinding
 from tenant_client.sources.flight_recorder import CollectiveState, Dump, Group, Operation, Positions
-from tenant_client.sources.reading import SourceError
 
 NO_STATUS = (-1, -1)
 Rows = NDArray[np.int64]

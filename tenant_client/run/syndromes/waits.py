@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from federation.runtime.reading import CappedReader, SourceError
 from tenant_client.run.syndromes.views import Views, Waiting
-from tenant_client.sources.reading import CappedReader, SourceError
 
 if TYPE_CHECKING:
     from tenant_client.sources.flight_recorder import Dump

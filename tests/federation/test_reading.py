@@ -1,18 +1,23 @@
 """Foreign files: the same bytes whatever they are packed in, and one named error for what is broken or too large."""
 
+import bz2
+import codecs
 import gzip
 import io
+import lzma
 import random
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from crypto.errors import PharoahError
-from tenant_client.sources.reading import CappedReader, ReadLimits, SourceError, lines, open_inputs
+from federation.runtime.reading import CappedReader, ReadLimits, SourceError, form_of, lines, of_form, open_inputs
 
 RANKS = ("rank0.json", b'{"a": 1}' * 500), ("rank1.json", b'{"b": 2}' * 700)
 HEADER, BLOCK = 512, 512
@@ -76,12 +81,119 @@ def test_folders_and_links_of_an_archive_are_passed_over(tmp_path: Path) -> None
 
 
 def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    for path in (tmp_path / "missing.json", tmp_path):
-        with pytest.raises(SourceError) as failure, open_inputs(path):
-            pass
-        assert failure.value.file == str(path)
-        assert failure.value.diagnostics().startswith(f"{path}, byte 0: ")
-        assert "\nhint: " in failure.value.diagnostics()
+    path = tmp_path / "missing.json"
+    with pytest.raises(SourceError) as failure, open_inputs(path):
+        pass
+    assert failure.value.file == str(path)
+    assert failure.value.diagnostics().startswith(f"{path}, byte 0: ")
+    assert "\nhint: " in failure.value.diagnostics()
+
+
+TEXT = "rank 0: größer\r\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.log.bz2", bz2.compress(TEXT.encode())),
+        ("a.log.xz", lzma.compress(TEXT.encode())),
+        ("twice", gzip.compress(bz2.compress(TEXT.encode()))),
+        ("a mark of its bytes", codecs.BOM_UTF8 + TEXT.encode()),
+        ("of Windows", TEXT.encode("utf-16")),
+        ("its other order", codecs.BOM_UTF16_BE + TEXT.encode("utf-16-be")),
+        ("without a mark", TEXT.encode("utf-16-le")),
+        ("packed.gz", gzip.compress(TEXT.encode("utf-16"))),
+    ],
+)
+def test_a_reader_sees_the_same_text_however_it_was_packed(tmp_path: Path, name: str, data: bytes) -> None:
+    path = written(tmp_path, name, data)
+    assert contents(path) == {"": TEXT.encode()}
+    with open_inputs(path) as readers:
+        assert b"".join(iter(partial(next(readers).read, 1), b"")) == TEXT.encode()
+    with open_inputs(path) as readers:
+        assert next(readers).plain is None
+
+
+def test_a_folder_and_a_zip_give_each_of_their_files_in_order(tmp_path: Path) -> None:
+    folder = tmp_path / "traces" / "deeper"
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(tmp_path / "job", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.mkdir("empty") if hasattr(packed, "mkdir") else packed.writestr("empty/", b"")
+        for name, data in RANKS:
+            packed.writestr(name, data)
+            written(folder, f"{name}.gz", gzip.compress(data))
+    (folder / "link").symlink_to(tmp_path / "job")
+    assert contents(tmp_path / "job") == {f":{name}": data for name, data in RANKS}
+    assert contents(folder.parent) == {f"/deeper/{name}.gz": data for name, data in RANKS}
+    assert "more than 1 " in refusal(folder, ReadLimits(archive_members=1)).what
+    assert "more than 1 members" in refusal(tmp_path / "job", ReadLimits(archive_members=1)).what
+
+
+def test_a_library_may_open_only_what_is_plain(tmp_path: Path) -> None:
+    path = written(tmp_path, "table", b"a,b")
+    with open_inputs(path) as readers:
+        assert [reader.plain for reader in readers] == [path]
+    with open_inputs(written(tmp_path, "table.gz", gzip.compress(b"a,b"))) as readers:
+        assert [reader.plain for reader in readers] == [None]
+
+
+def test_a_file_that_unpacks_to_itself_ends(tmp_path: Path) -> None:
+    data = b"text"
+    for _ in range(40):
+        data = gzip.compress(data)
+    found = contents(written(tmp_path, "deep", data))[""]
+    assert found[:2] == b"\x1f\x8b"
+    assert form_of(found) == "an archive inside another one; unpack it"
+
+
+@pytest.mark.parametrize("cut", [10, 60, 200, 1050])
+def test_a_zip_that_is_cut_off_or_locked_is_refused(tmp_path: Path, cut: int) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as packed:
+        packed.writestr("a", random.Random(1).randbytes(1000))
+    whole = out.getvalue()
+    assert "broken archive" in refusal(written(tmp_path, "cut", whole[:cut])).what
+    locked = bytearray(whole)
+    locked[6] = locked[whole.rindex(b"PK\1\2") + 8] = 1
+    assert "encrypted" in refusal(written(tmp_path, "locked", bytes(locked))).what
+
+
+# ---- which of them is meant ----------------------------------------------------------------------------------------
+
+
+def meant(path: Path) -> tuple[list[str], list[str]]:
+    said: list[str] = []
+    with open_inputs(path) as readers:
+        found = [one.file for one in of_form(readers, lambda head: head[:1] == b"{", "a trace", said.append)]
+    return found, said
+
+
+def test_what_stands_beside_the_wanted_files_is_named_and_left_out(tmp_path: Path) -> None:
+    path = written(tmp_path, "et.tar", archive([("notes.md", b"# text"), *RANKS, ("code.py", b"import os")]))
+    found, said = meant(path)
+    assert found == [f"{path}:{name}" for name, _ in RANKS]
+    assert said == [f"left out: {path}:notes.md, and 1 further file: not a trace"]
+
+
+@pytest.mark.parametrize(
+    ("data", "form"),
+    [
+        (b"", "an empty file"),
+        (b"\x28\xb5\x2f\xfd\x04", "a zstd file; unpack it with `zstd -d`"),
+        (b"\x80\x04\x95", "a pickle; refused by design"),
+        (b"%PDF-1.7", "a PDF"),
+        (b"PAR1\x15", "a Parquet file"),
+        (b"<!DOCTYPE html>", "a web page"),
+        (b'[{"a": 1}]', "other JSON"),
+        (b"plain words", "text: not a trace"),
+        (b"\x01\x02\x03", "a binary file of no known form"),
+    ],
+)
+def test_what_is_not_meant_is_refused_by_its_form(tmp_path: Path, data: bytes, form: str) -> None:
+    for path in (written(tmp_path, "alone", data), written(tmp_path, "several.tar", archive([("one", data)]))):
+        with pytest.raises(SourceError) as failure:
+            meant(path)
+        assert f"byte 0: {form}" in failure.value.what
 
 
 # ---- caps ----------------------------------------------------------------------------------------------------------
