@@ -114,7 +114,10 @@ class LeaseRecorder:
                 return Recorded.KNOWN
             raise BadLeases("this lease ended at another time")
         requeued = isinstance(event, Requeue)
-        self._provider.store.ends.end(lease.lease, end_h, requeued=requeued, told=told)
+        try:
+            self._provider.store.ends.end(lease.lease, end_h, requeued=requeued, told=told)
+        except IntegrityError as error:
+            raise BadLeases("the end of this lease was recorded at the same moment") from error
         return Recorded.REQUEUED if requeued else Recorded.ENDED
 
 

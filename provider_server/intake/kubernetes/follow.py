@@ -24,7 +24,7 @@ from federation.protocol.pod_leases import lease_of_gang
 from provider_server.intake.kubernetes.api import Api, VersionGone
 from provider_server.intake.kubernetes.gangs import Cluster, Standing, Workloads, gangs, standing
 from provider_server.intake.kubernetes.objects import PATHS, Watched
-from provider_server.intake.lease_events import Begin, Change, End, Requeue
+from provider_server.intake.lease_events import FAULTS, Begin, Change, End, Requeue, why
 from provider_server.intake.recorder import LeaseRecorder, Recorded
 from provider_server.settings import Kubernetes
 
@@ -118,8 +118,8 @@ class Follower:
         """Whatever is wrong with one gang is said once, and ends here: it may not keep the others from their leases."""
         try:
             yield
-        except (PharoahError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            what = error.what if isinstance(error, PharoahError) else f"{type(error).__name__}: {error}"
+        except FAULTS as error:
+            what = why(error)
             if self._said.get(lease) != what:
                 hint = error.hint if isinstance(error, PharoahError) else ""
                 fields = {"event": "kubernetes", "error": type(error).__name__, "hint": hint}
