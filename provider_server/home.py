@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crypto.ids import Token
 from crypto.ristretto import RandomBytes
@@ -31,14 +32,16 @@ from provider_server.fleet.fabric_files import load_fabric
 from provider_server.fleet.leases import Lease, context_links, context_tokens
 from provider_server.fleet.parts import FabricParts
 from provider_server.fleet.telemetry.inventory import Inventory, load as load_inventory
-from provider_server.learning.findings import Findings, learn
-from provider_server.learning.kin import Features, features_of
-from provider_server.learning.own_sight import OwnSight
-from provider_server.learning.publisher import Publisher
 from provider_server.rounds.provider import Provider
-from provider_server.rounds.release import Release
 from provider_server.settings import ProviderSettings
 from provider_server.store.store import Store, StoreNotEmpty
+
+if TYPE_CHECKING:  # what learns takes a second to import: verbs that record leases do without
+    from provider_server.learning.findings import Findings
+    from provider_server.learning.kin import Features
+    from provider_server.learning.own_sight import OwnSight
+    from provider_server.learning.publisher import Publisher
+    from provider_server.rounds.release import Release
 
 CONTROL = "control.sock"
 SAMPLE = Path(__file__).with_name("provider.toml")
@@ -139,8 +142,12 @@ def fabric_parts(settings: ProviderSettings) -> FabricParts | None:
     return parts
 
 
-def open_publisher(home: Path, store: Store) -> Publisher:
+def open_publisher(home: Path, store: Store) -> "Publisher":
     """The publisher that lives in `home`, on the store of its provider."""
+    from provider_server.learning import hardware
+    from provider_server.learning.findings import learn
+    from provider_server.learning.publisher import Publisher
+
     settings = settings_of(home)
     context_key, public = read_key(home / "context.key"), settings.names.contexts
 
@@ -149,22 +156,21 @@ def open_publisher(home: Path, store: Store) -> Publisher:
         return [ContextName(Token.fromhex(tokens[name]), told) for name, told in sorted(public.items())]
 
     def linked(before: int, now: int) -> dict[str, str]:
-        from provider_server.learning import hardware
-
         kept = hardware.load(home)
         own = (hardware.label_of(one.number) for one in kept.contexts.contexts) if kept else ()
         return context_links(context_key, before, now, {*public, *own}, hardware.levels_of(kept))
 
-    def learner(releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None) -> Findings:
+    def learner(releases: "Sequence[Release]", leases: Sequence[Lease], own: "OwnSight | None") -> "Findings":
         return learn(releases, leases, own, _features(home, context_key, releases[-1].plan.epoch))
 
     own_epsilon, signing_key = settings.publish.epsilon or None, SigningKey(read_key(home / "signing.key"))
     return Publisher(store, signing_key, learner, named, linked, own_epsilon)
 
 
-def _features(home: Path, context_key: bytes, epoch: int) -> Features:
+def _features(home: Path, context_key: bytes, epoch: int) -> "Features":
     """Features of the contexts that telemetry knows, by their tokens in an epoch."""
     from provider_server.learning import hardware
+    from provider_server.learning.kin import features_of
 
     known = hardware.load(home)
     of = features_of(known.contexts) if known else {}
