@@ -66,7 +66,7 @@ class LeaseRecorder:
         at_h = hours(event.until if isinstance(event, Change) else event.at)
         if at_h < lease.start_h:
             raise BadLeases("it would end before it began")
-        counted = min(lease.end_h, self._provider.last_end_hour() or 0)
+        counted = min(lease.end_h, self._provider.last_end_hour(self._provider.now_h()) or 0)
         end_h = max(at_h, counted)
         planned_h = lease.end_h if limited and lease.end_h < lease.start_h + OPEN_H else None
         if isinstance(event, Change):

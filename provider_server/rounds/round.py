@@ -322,10 +322,12 @@ def new_round(
 ) -> Round:
     """Signs a plan and stores the round that it opens, with the signed statements of owners that its rows rest on.
 
+    LostStep where another process has opened one meanwhile.
+
     They are stored now since owners make new ones for later rounds, which may be planned before this one is opened.
     """
     signed_plan = signing_key.sign(plan)
-    store.add(plan.round_id, RoundState.COLLECTING, signed_plan, ownerships)
+    store.add(plan.round_id, RoundState.COLLECTING, signed_plan, ownerships, alone=True)
     return Round(store, signing_key, directory, signed_plan)
 
 
