@@ -448,11 +448,21 @@ def test_missed_weeks_are_held_oldest_first(running: Running) -> None:
 def test_a_clock_that_was_ahead_for_one_look_blocks_no_week(running: Running) -> None:
     rounds = running.rounds()
     assert rounds.step()
-    running.now_hour, running.link.silent = 5 * 168.0, set(range(TENANTS))  # theirs are right: they refuse such a plan
+
+    def with_a_right_clock(number: int) -> Answerer:
+        def answer(query: Query, payload: bytes) -> bytes:
+            if query is Query.CONTRIBUTION:
+                raise PlanRefused("its window has not ended")
+            return running.federation.tenants[number].answer(query, payload)
+
+        return answer
+
+    running.now_hour = 5 * 168.0
+    running.link.answers = {number: with_a_right_clock(number) for number in range(TENANTS)}
     assert not rounds.step()
     ahead = running.federation.provider.unfinished()
     assert ahead is not None
-    running.now_hour, running.link.silent = SETTLED, set()
+    running.now_hour, running.link.answers = SETTLED, {}
     assert not rounds.step()
     assert running.federation.provider.unfinished() is None
     running.now_hour = SETTLED + 168.0
@@ -563,10 +573,8 @@ def test_two_that_plan_at_once_open_one_round(tmp_path: Path) -> None:
         for number in range(TENANTS):
             begin(federation, number)
         first = federation.provider
-        for answer in (
-            tenant.answer(Query.REGISTRATIONS, first.registration_request(WEEKS[0])) for tenant in federation.tenants
-        ):
-            first.register(answer)
+        for tenant in federation.tenants:
+            first.register(tenant.answer(Query.REGISTRATIONS, first.registration_request(WEEKS[0])))
         plans = [one.plan(WEEKS[0]) for one in (first, second)]
         opened = first.open_round(plans[0])
         with pytest.raises(LostStep, match=f"another process has opened round {opened.plan.round_id}"):
