@@ -173,23 +173,36 @@ def _evidence(failures: Floats, expected: Floats, ran: NDArray[np.bool_], ratios
     Under a ratio r, a workload with n failures where e were expected weighs r^n exp(−(r − 1) e). Gray is the mean over
     all subsets but none and all: a product over workloads of half their weight and a half, less these two.
     """
-    many = ran.sum(axis=1)[:, None]
-    grid = np.log(ratios)[None, None, :]
-    weight = failures[:, :, None] * grid - expected[:, :, None] * (ratios - 1.0)  # 0 where nothing ran
-    every = weight.sum(axis=1)
-    persistent = logsumexp(every, axis=1) - np.log(len(ratios))
+    weight = failures[:, :, None] * np.log(ratios) - expected[:, :, None] * (ratios - 1.0)  # 0 where nothing ran
+    log_likelihood = np.zeros((len(failures), 3))
+    log_likelihood[:, 0] = _log_mean(weight.sum(axis=1))
+    log_likelihood[:, 1], affected = -np.inf, np.zeros(failures.shape)
+    several = ran.sum(axis=1) > 1
+    if several.any():
+        log_likelihood[several, 1], affected[several] = _gray(weight[several], ran[several])
+    return log_likelihood, affected
+
+
+def _gray(weight: Floats, ran: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """Of nodes with several workloads: log likelihoods (nodes,), and how likely each workload is affected."""
+    every, halves = weight.sum(axis=1), ran.sum(axis=1)[:, None] * np.log(0.5)
     either = np.logaddexp(0.0, weight) - np.log(2.0)
-    halves = many * np.log(0.5)
     either_all = np.where(ran[:, :, None], either, 0.0).sum(axis=1)
     two = _less(_less(either_all, every + halves), np.broadcast_to(halves, every.shape))
-    proper = np.log1p(-np.minimum(2.0 * np.exp(halves), 1.0 - 1e-12))
-    gray = np.where(many[:, 0] > 1, logsumexp(two - proper, axis=1) - np.log(len(ratios)), -np.inf)
+    gray = _log_mean(two - np.log1p(-2.0 * np.exp(halves)))
     with_it = either_all[:, None, :] - either + weight - np.log(2.0)
     with_it = _less(with_it, np.broadcast_to((every + halves)[:, None, :], with_it.shape))
-    total = logsumexp(two, axis=1)[:, None]
-    known = np.isfinite(total) & (many > 1)
-    affected = np.where(known, np.exp(logsumexp(with_it, axis=2) - np.where(known, total, 0.0)), 0.0)
-    return np.stack([persistent, gray, np.zeros(len(persistent))], axis=1), np.clip(affected, 0.0, 1.0)
+    total = _log_mean(two)[:, None]
+    known = np.isfinite(total)
+    affected = np.where(known, np.exp(_log_mean(with_it) - np.where(known, total, 0.0)), 0.0)
+    return gray, np.clip(affected, 0.0, 1.0)
+
+
+def _log_mean(logs: Floats) -> Floats:
+    """The logarithm of the mean over the last axis."""
+    most = np.maximum(logs.max(axis=-1, keepdims=True), -1e300)
+    with np.errstate(divide="ignore"):
+        return np.asarray(most[..., 0] + np.log(np.exp(logs - most).mean(axis=-1)), np.float64)
 
 
 def _less(one: Floats, other: Floats) -> Floats:

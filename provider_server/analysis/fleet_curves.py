@@ -17,16 +17,18 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import polars as pl
 from scipy.linalg import LinAlgWarning
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.fleet_events import Bands, LevelFit, exposure_and_events, fit_levels
 from provider_server.analysis.hazard import Estimate
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEVEL_0: Mapping[str, int] = MappingProxyType({"level": 0})
 
@@ -106,6 +108,8 @@ def cox(lives: pl.DataFrame, references: Mapping[str, int] = LEVEL_0) -> dict[st
     Empty where no factor has a second value. ValueError where a value of one has hours, but no failure to go by, or
     where factors cannot be told apart.
     """
+    import pandas as pd
+
     terms = {factor: _values(lives, factor, reference) for factor, reference in references.items()}
     asked = lives.select(
         *("node", "start_h", "stop_h", "failed"),
@@ -133,7 +137,7 @@ def _indicator(factor: str, value: int) -> pl.Expr:
     return (pl.col(factor) == value).cast(pl.Float64).alias(f"{factor} {value}")
 
 
-def _cox(frame: pd.DataFrame) -> tuple[Floats, Floats]:
+def _cox(frame: "pd.DataFrame") -> tuple[Floats, Floats]:
     """Log ratios and standard errors (p,) of all columns but the four that every life has."""
     if frame.shape[1] == 4:
         return np.empty(0), np.empty(0)

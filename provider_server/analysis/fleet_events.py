@@ -35,7 +35,8 @@ QUIET_H = 24
 MOST_AT_ONCE = 0.1
 PRIOR_SD = 1.0  # of log rates between contexts, levels and bands: factors, not decades
 REPAIR = "repair"
-LOST, FAILED_REMAP = "node lost", "row remapping failure"
+LOST, FAILED_REMAP, UNHEALTHY = "node lost", "row remapping failure", "GPU unhealthy"
+READ_FROM = ("xid", "row_remap_failure", "gpu_health")  # the metrics that tell of failures
 
 # Codes of NVIDIA's Xid catalogue after which the provider has to do something about hardware. Left out are those that a
 # program can cause (13, 31, 43, 45), that tell of a repair (63, 92, 94), or that only announce (154).
@@ -132,7 +133,9 @@ def _errors(events: pl.DataFrame) -> pl.DataFrame:
     kinds = {float(code): kind for code, kind in HARDWARE_XIDS.items()}
     xid = pl.when(pl.col("metric") == "xid").then(pl.col("code").replace_strict(kinds, default=None))
     remap = (pl.col("metric") == "row_remap_failure") & (pl.col("code") != 0)
-    kind = pl.when(remap).then(pl.lit(FAILED_REMAP)).otherwise(xid.cast(pl.String))
+    ill = (pl.col("metric") == "gpu_health") & (pl.col("code") == 0)
+    told = pl.when(remap).then(pl.lit(FAILED_REMAP)).when(ill).then(pl.lit(UNHEALTHY))
+    kind = told.otherwise(xid.cast(pl.String))
     hour = (pl.col("time_s") // HOUR_S).cast(pl.Int64)
     return events.select("node", hour=hour, kind=kind).filter(pl.col("kind").is_not_null())
 

@@ -43,7 +43,7 @@ PRIOR_SD = 2.0  # of the last log ratio around 0
 SMOOTH_SD = 0.7  # of each other log ratio around the one after it
 FRAILTY_SD = 2.0  # of the logarithm of the gamma's shape, around 1
 MEMORY_H, MEMORY_SD = 1440.0, 1.0  # median of the memory, and of its logarithm
-STEP = 1e-3  # of the differences that give the information
+STEP = 1e-4  # of the differences that give the information
 TABLE = Path(__file__).with_suffix(".toml")
 
 
@@ -94,10 +94,10 @@ def shipped() -> Probation:
 # ---- the fit ---------------------------------------------------------------------------------------------------------
 
 
-def pieces(found: Spells, edges_h: Sequence[float] = EDGES_H) -> pl.DataFrame:
+def by_band(found: Spells, edges_h: Sequence[float] = EDGES_H) -> pl.DataFrame:
     """Spells cut where the time since a node came back passes an edge: node, band, start_h, hours, failed.
 
-    Band 0 is of nodes that never went down, band b + 1 lies before edge b. No piece is longer than `LONGEST_H`.
+    Band 0 is of nodes that never went down, band b + 1 lies before edge b.
     """
     never = found.spells.filter(pl.col("back_h").is_null())
     cut = [_piece(never, 0, pl.col("start_h"), pl.col("stop_h"))]
@@ -106,7 +106,7 @@ def pieces(found: Spells, edges_h: Sequence[float] = EDGES_H) -> pl.DataFrame:
         start = pl.max_horizontal("start_h", pl.col("back_h") + low)
         stop = pl.min_horizontal("stop_h", pl.col("back_h") + high)
         cut.append(_piece(again.filter(stop > start), band, start, stop))
-    return _shortened(pl.concat(cut)).sort("node", "start_h")
+    return pl.concat(cut).sort("node", "start_h")
 
 
 def _piece(inside: pl.DataFrame, band: int, start: pl.Expr, stop: pl.Expr) -> pl.DataFrame:
@@ -114,7 +114,9 @@ def _piece(inside: pl.DataFrame, band: int, start: pl.Expr, stop: pl.Expr) -> pl
     return inside.select("node", band=pl.lit(band, pl.Int64), start_h=start, hours=stop - start, failed=failed)
 
 
-def _shortened(table: pl.DataFrame) -> pl.DataFrame:
+def pieces(found: Spells, edges_h: Sequence[float] = EDGES_H) -> pl.DataFrame:
+    """The same, with no piece longer than `LONGEST_H`."""
+    table = by_band(found, edges_h)
     parts = (pl.col("hours") / LONGEST_H).ceil().cast(pl.Int64).clip(1)
     table = table.with_columns(parts=parts, part=pl.int_ranges(0, parts)).explode("part")
     hours = pl.col("hours") / pl.col("parts")
@@ -126,9 +128,11 @@ def _shortened(table: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class _Paths:
-    """Pieces as arrays (pieces of a node in order, nodes), beyond a node's last with `hours` 0: what happened to each.
+    """Pieces as arrays, shape (pieces,), by step: every node's first piece, then the second of those that have one.
 
-    `gap_h` is the time between a piece and the one before, in which the node was down.
+    Nodes with most pieces come first, so that those of one step are the first of the step before. `starts` has the
+    place of each step's first piece, and the end. `gap_h` is the time since the piece before, in which the node was
+    down.
     """
 
     nodes: tuple[str, ...]
@@ -136,20 +140,22 @@ class _Paths:
     hours: Floats
     failed: Floats
     gap_h: Floats
+    starts: NDArray[np.int64]
+
+    def steps(self) -> list[slice]:
+        """The pieces of each step."""
+        return [slice(at, end) for at, end in pairwise(self.starts.tolist())]
 
 
 def _paths(table: pl.DataFrame) -> _Paths:
     ends = pl.col("start_h") + pl.col("hours")
     gap = (pl.col("start_h") - ends.shift(1).over("node")).fill_null(0.0).clip(0.0)
-    table = table.with_columns(
-        gap=gap, place=pl.int_range(pl.len()).over("node"), number=pl.col("node").rank("dense") - 1
-    )
-    index = table["place"].to_numpy(), table["number"].to_numpy()
-    nodes = tuple(table["node"].unique().sort())
-    arrays = [np.zeros((int(index[0].max()) + 1, len(nodes))) for _ in range(4)]
-    for array, name in zip(arrays, ("band", "hours", "failed", "gap"), strict=True):
-        array[index] = table[name].to_numpy()
-    return _Paths(nodes, arrays[0].astype(np.int64), *arrays[1:])
+    table = table.with_columns(gap=gap, place=pl.int_range(pl.len()).over("node"), many=pl.len().over("node"))
+    table = table.sort("place", -pl.col("many").cast(pl.Int64), "node")
+    nodes = tuple(table.filter(pl.col("place") == 0)["node"])
+    starts = np.concatenate([[0], np.cumsum(np.bincount(table["place"].to_numpy()))])
+    hours, failed, gap_h = (table[name].to_numpy().astype(np.float64) for name in ("hours", "failed", "gap"))
+    return _Paths(nodes, table["band"].to_numpy(), hours, failed, gap_h, starts)
 
 
 def fit_probation(found: Spells, edges_h: Sequence[float] = EDGES_H) -> Probation:
@@ -160,8 +166,9 @@ def fit_probation(found: Spells, edges_h: Sequence[float] = EDGES_H) -> Probatio
     start = np.zeros(len(edges_h) + 4)
     start[0] = np.log(paths.failed.sum() / paths.hours.sum())
     start[-1] = np.log(MEMORY_H)
-    best = np.asarray(minimize(_loss, start, args=(paths,), method="L-BFGS-B", options={"ftol": 1e-10}).x, np.float64)
-    log_sd = np.sqrt(np.diag(np.linalg.inv(_information(best, paths))))
+    fit = minimize(_loss, start, args=(paths,), jac=True, method="L-BFGS-B", options={"ftol": 1e-10})
+    best = np.asarray(fit.x, np.float64)
+    log_sd = np.sqrt(np.diag(np.linalg.inv(_information(best, fit.jac, paths))))
     return Probation(
         edges_h=tuple(edges_h),
         rate_per_node_hour=float(np.exp(best[0])),
@@ -173,39 +180,68 @@ def fit_probation(found: Spells, edges_h: Sequence[float] = EDGES_H) -> Probatio
     )
 
 
-def _loss(at: Floats, paths: _Paths) -> float:
-    """Minus the logarithm of likelihood and prior, at log rate, log ratios, log shape and log memory."""
-    ratios, shape, memory_h = np.concatenate([[0.0], at[1:-2]]), np.exp(at[-2]), np.exp(at[-1])
-    log_rate = at[0] + ratios[paths.band]
-    prior = (at[-3] / PRIOR_SD) ** 2 + (np.diff(at[1:-2]) ** 2).sum() / SMOOTH_SD**2 + (at[-2] / FRAILTY_SD) ** 2
-    prior += ((at[-1] - np.log(MEMORY_H)) / MEMORY_SD) ** 2
-    return float(prior / 2.0 - _walk(paths, log_rate, shape, memory_h)[0])
+def _loss(at: Floats, paths: _Paths) -> tuple[float, Floats]:
+    """Minus the logarithm of likelihood and prior, at log rate, log ratios, log shape and log memory; its gradient."""
+    ratios, memory = at[1:-2], at[-1] - np.log(MEMORY_H)
+    log_rates = at[0] + np.concatenate([[0.0], ratios])
+    prior = (at[-3] / PRIOR_SD) ** 2 + (np.diff(ratios) ** 2).sum() / SMOOTH_SD**2 + (at[-2] / FRAILTY_SD) ** 2
+    prior += (memory / MEMORY_SD) ** 2
+    pulled = np.zeros(len(at))
+    pulled[1:-2] -= np.diff(ratios, append=ratios[-1]) / SMOOTH_SD**2
+    pulled[2:-2] += np.diff(ratios) / SMOOTH_SD**2
+    pulled[-3:] += at[-3] / PRIOR_SD**2, at[-2] / FRAILTY_SD**2, memory / MEMORY_SD**2
+    likelihood, by_rate, by_shape, by_memory = _likelihood(paths, log_rates, np.exp(at[-2]), np.exp(at[-1]))
+    return float(prior / 2.0 - likelihood), pulled - np.array([by_rate.sum(), *by_rate[1:], by_shape, by_memory])
 
 
-def _walk(paths: _Paths, log_rate: Floats, shape: float, memory_h: float) -> tuple[float, Floats, Floats]:
-    """The log likelihood, and K and H of each node after its last piece, shape (nodes,)."""
-    likelihood = 0.0
-    failures, expected = np.zeros(len(paths.nodes)), np.zeros(len(paths.nodes))
-    for log_usual, hours, failed, gap_h in zip(log_rate, paths.hours, paths.failed, paths.gap_h, strict=True):
-        fading = np.exp(-gap_h / memory_h)
-        failures, expected = failures * fading, expected * fading
-        usual = np.exp(log_usual) * hours
-        before, after = np.log(shape + expected), np.log(shape + expected + usual)
-        like = np.log(shape + failures)
-        likelihood += float(failed @ (log_usual + like - after) - (shape + failures) @ (after - before))
-        fading = np.exp(-hours / memory_h)
-        failures, expected = failures * fading + failed, expected * fading + usual
-    return likelihood, failures, expected
+def _likelihood(paths: _Paths, log_rates: Floats, shape: float, memory_h: float) -> tuple[float, Floats, float, float]:
+    """The log likelihood, and its derivatives by the logarithms of each band's rate, of the shape and of the memory.
+
+    They go through the pieces from the last to the first: what a piece adds to K and H tells in all later ones.
+    """
+    usual = np.exp(log_rates)[paths.band] * paths.hours
+    histories, (faded, down), _ = _histories(paths, usual, memory_h)
+    ends = np.flatnonzero(paths.failed)
+    failures, expected = shape + histories[:, ends]
+    value = float((log_rates[paths.band[ends]] + np.log(failures / (expected + usual[ends]))).sum())
+    of_log_usual, of_shape, of_memory = np.zeros(len(usual)), 0.0, 0.0
+    later = np.zeros((2, len(paths.nodes)))  # derivatives by K and H after a piece
+    for step in reversed(paths.steps()):
+        failed, then = paths.failed[step], later[:, : step.stop - step.start]
+        like, before = shape + histories[:, step]
+        after = before + usual[step]
+        longer, of_after = np.log(after / before), -(failed + like) / after
+        value -= float(like @ longer)
+        now = np.stack([failed / like - longer, of_after + like / before])  # derivatives by K and H before it
+        of_shape += now.sum()
+        of_log_usual[step] = failed + usual[step] * (of_after + then[1])
+        then *= faded[step]
+        now += then
+        of_memory += (histories[:, step] * (now * paths.gap_h[step] + then * paths.hours[step])).sum() / memory_h
+        np.multiply(now, down[step], out=then)
+    by_rate = np.bincount(paths.band, of_log_usual, minlength=len(log_rates)).astype(np.float64)
+    return value, by_rate, float(shape * of_shape), float(of_memory)
 
 
-def _information(at: Floats, paths: _Paths) -> Floats:
-    """The observed information, from second differences."""
-    steps = STEP * np.eye(len(at))
-    second = [
-        [sum(a * b * _loss(at + a * one + b * two, paths) for a in (1, -1) for b in (1, -1)) for two in steps]
-        for one in steps
-    ]
-    return np.array(second) / (2 * STEP) ** 2
+def _histories(paths: _Paths, usual: Floats, memory_h: float) -> tuple[Floats, tuple[Floats, Floats], Floats]:
+    """K and H before each piece, (2, pieces); what is left after a piece and a gap; K and H of the nodes at the end."""
+    faded, down = np.exp(-paths.hours / memory_h), np.ones(len(usual))
+    gaps = np.flatnonzero(paths.gap_h)
+    down[gaps] = np.exp(-paths.gap_h[gaps] / memory_h)
+    histories, after = np.zeros((2, len(usual))), np.zeros((2, len(paths.nodes)))
+    for step in paths.steps():
+        now = after[:, : step.stop - step.start]
+        now *= down[step]
+        histories[:, step] = now
+        now *= faded[step]
+        now += paths.failed[step], usual[step]
+    return histories, (faded, down), after
+
+
+def _information(at: Floats, gradient: Floats, paths: _Paths) -> Floats:
+    """The observed information, from differences of the gradient."""
+    second = np.array([_loss(at + step, paths)[1] - gradient for step in STEP * np.eye(len(at))]) / STEP
+    return np.asarray((second + second.T) / 2.0)
 
 
 # ---- nodes now -------------------------------------------------------------------------------------------------------
@@ -217,8 +253,8 @@ def histories(model: Probation, found: Spells, at_h: float) -> pl.DataFrame:
     over = pl.col("failed") & (pl.col("stop_h") < at_h)
     so_far = found.spells.filter(pl.col("start_h") < at_h).with_columns(stop_h=stop, failed=over)
     paths = _paths(pieces(Spells(so_far, found.failures, 0.0, found.start_h, at_h), model.edges_h))
-    log_rate = np.log(model.rate_per_node_hour) + np.log([1.0, *model.ratios])[paths.band]
-    _, failures, expected = _walk(paths, log_rate, 1.0 / model.frailty_variance, model.memory_h)
+    usual = model.rate_per_node_hour * np.array([1.0, *model.ratios])[paths.band] * paths.hours
+    failures, expected = _histories(paths, usual, model.memory_h)[-1]
     return pl.DataFrame({"node": paths.nodes, "failures": failures, "expected": expected})
 
 

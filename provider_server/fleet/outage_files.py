@@ -8,9 +8,9 @@
 | Slurm's events (`sacctmgr -P list event`) | by `slurm_nodes`; kind is that of the reason |
 | JSON of InfiniteHBD (`node_id`, `event_time` in days, `event_type`, `fault_type`) | starts joined to ends |
 
-Guarantees. Every row is an outage, be it short, inside another or still open: nothing is merged or dropped here. A row
-that cannot be read, or ends before it starts, is an error that names its place in the file. A `kind` is a path, from
-the class to the detail ("Hardware Failure/GPU").
+Guarantees. Every row is an outage, be it short, inside another or still open: nothing is merged here. Rows that cannot
+be read, or end before they start, are told in `left_out` with the place of the first; where they are more than the
+others, the file is refused. A `kind` is a path, from the class to the detail ("Hardware Failure/GPU").
 
 Times are hours: since 1970 (UTC where no zone is given), or of a trace since it began. CSV has numbers of hours, ISO
 8601, or month/day/year as Los Alamos writes it.
@@ -22,6 +22,7 @@ import gzip
 import itertools
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,6 +31,7 @@ import msgspec
 import polars as pl
 
 from crypto.errors import PharoahError
+from federation.runtime.visible import counted_as
 from provider_server.fleet.health_events import outages_told
 from provider_server.fleet.slurm_nodes import is_of_slurm, node_events
 
@@ -55,39 +57,70 @@ class UnusableOutages(PharoahError):
 
 @dataclass(frozen=True, eq=False)
 class Outages:
-    """Rows (node, start_h, end_h or null, kind) in order of start, and the window: from the first day to the last."""
+    """Rows (node, start_h, end_h or null, kind) in order of start, and the window: from the first day to the last.
+
+    `left_out` says how many rows could not be used, and why the first of them.
+    """
 
     rows: pl.DataFrame
     start_h: float
     end_h: float
+    left_out: tuple[str, ...] = ()
 
 
 def read_outages(path: Path) -> Outages:
     """The outages of a file, plain or gzipped; UnusableOutages where it is none of these forms, or has none."""
     content = _content(path)
-    rows = _rows(content, path)
+    rows, left_out = _rows(content, path)
     if rows.is_empty():
         raise UnusableOutages(f"{path} has no outages", hint=NONE)
     days = pl.concat([rows["start_h"], rows["end_h"].drop_nulls()]).to_numpy() // DAY_H
     first = 0.0 if _is_trace(content) else float(days.min())
-    return Outages(rows.sort("start_h", "node"), DAY_H * first, DAY_H * float(days.max() + 1.0))
+    return Outages(rows.sort("start_h", "node"), DAY_H * first, DAY_H * float(days.max() + 1.0), left_out)
 
 
-def read_starts(path: Path, wanted: pl.Expr = ALL) -> list[tuple[str, int]]:
-    """Nodes and hours in which the wanted outages of a file began, in order; none of health where all was well."""
-    rows = _rows(_content(path), path).filter(wanted).sort("start_h", "node")
-    return [(node, int(start_h)) for node, start_h in rows.select("node", "start_h").iter_rows()]
+def read_starts(path: Path, wanted: pl.Expr = ALL) -> tuple[list[tuple[str, int]], tuple[str, ...]]:
+    """Nodes and hours in which the wanted outages of a file began, in order, and what was left out.
+
+    None of health where all was well.
+    """
+    rows, left_out = _rows(_content(path), path)
+    rows = rows.filter(wanted).sort("start_h", "node")
+    return [(node, int(start_h)) for node, start_h in rows.select("node", "start_h").iter_rows()], left_out
 
 
-def _rows(content: bytes, path: Path) -> pl.DataFrame:
-    is_told = content.lstrip()[:1] == b"{"
-    rows = _trace(content, path) if _is_trace(content) else _health(content, path) if is_told else _table(content, path)
+def _rows(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    is_told, left_out = content.lstrip()[:1] == b"{", ()
+    if _is_trace(content):
+        rows = _trace(content, path)
+    elif is_told:
+        rows = _health(content, path)
+    else:
+        rows, left_out = _table(content, path)
     if rows.is_empty() and not is_told:
         raise UnusableOutages(f"{path} has no outages", hint=NONE)
-    wrong = rows.with_row_index("row").filter(pl.col("end_h") < pl.col("start_h"))
-    if not wrong.is_empty():
-        raise UnusableOutages(f"{path}, outage {wrong['row'][0] + 1}: it ends before it starts")
-    return rows
+    backwards = (rows["end_h"] < rows["start_h"]).fill_null(value=False)
+    return _usable(rows, backwards, path, "outage", lambda _: "it ends before it starts", left_out)
+
+
+def _usable(
+    rows: pl.DataFrame,
+    bad: pl.Series,
+    path: Path,
+    what: str,
+    complaint: Callable[[int], str],
+    left_out: tuple[str, ...] = (),
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """The other rows, and what is told of the bad ones; UnusableOutages where those are the most."""
+    if not bad.any():
+        return rows, left_out
+    first, count = int(bad.arg_true()[0]), int(bad.sum())
+    if 2 * count > rows.height:
+        raise UnusableOutages(f"{path}, {what} {first + 1}: {complaint(first)}")
+    return rows.filter(~bad), (
+        *left_out,
+        f"{counted_as(count, what)}, the first {what} {first + 1}: {complaint(first)}",
+    )
 
 
 def _is_trace(content: bytes) -> bool:
@@ -100,7 +133,10 @@ def read_jobs(path: Path) -> pl.DataFrame:
     if not {_name(cell) for cell in _first_line(content).split(",")} >= {"node", "start", "end", "workload"}:
         raise UnusableOutages(f"{path} has no columns node, start, end, workload", hint="see docs/hazard.md")
     table = _csv(content, path, 0).select("node", "start", "end", kind=_kind("workload"))
-    jobs = _checked(table, path).rename({"kind": "workload"})
+    jobs, left_out = _checked(table, path)
+    if left_out:
+        raise UnusableOutages(f"{path}: {left_out[0]}", hint="what a node ran decides whether its fault is gray")
+    jobs = jobs.rename({"kind": "workload"})
     reached = pl.col("end_h").fill_null(math.inf).cum_max().shift(1).over("node")
     jobs = jobs.sort("node", "start_h")
     both = jobs.filter((pl.col("start_h") < reached).fill_null(value=False))
@@ -169,7 +205,7 @@ def _health(content: bytes, path: Path) -> pl.DataFrame:
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _table(content: bytes, path: Path) -> pl.DataFrame:
+def _table(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     if is_of_slurm(_first_line(content)):
         events = node_events(content.decode("utf-8", "replace"))
         columns = dict.fromkeys(("node", "start", "end", "kind"), pl.String)
@@ -209,17 +245,17 @@ def _kind(column: str) -> pl.Expr:
     return pl.when(text.str.len_chars() > 0).then(text).otherwise(pl.lit(UNKNOWN))
 
 
-def _checked(table: pl.DataFrame, path: Path) -> pl.DataFrame:
-    """With times as hours; UnusableOutages names the first row that has no node, or a time that is none."""
+def _checked(table: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """With times as hours, without the rows that have no node, or a time that is none; these are told."""
     text = {name: pl.col(name).str.strip_chars().replace("", None) for name in ("node", "start", "end")}
     table = table.with_columns(**text)
     found = table.select("node", start_h=_hours("start"), end_h=_hours("end"), kind=pl.col("kind"))
     bad = found["node"].is_null() | found["start_h"].is_null() | (found["end_h"].is_null() & table["end"].is_not_null())
-    if bad.any():
-        row = int(bad.arg_true()[0])
-        complaint = _complaint(table.row(row, named=True), found.row(row, named=True))
-        raise UnusableOutages(f"{path}, row {row + 1}: {complaint}")
-    return found.cast(SCHEMA)  # type: ignore[arg-type]
+
+    def complaint(row: int) -> str:
+        return _complaint(table.row(row, named=True), found.row(row, named=True))
+
+    return _usable(found.cast(SCHEMA), bad, path, "row", complaint)  # type: ignore[arg-type]
 
 
 def _complaint(told: dict[str, str | None], read: dict[str, object]) -> str:

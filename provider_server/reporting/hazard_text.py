@@ -5,17 +5,19 @@ exist is null: the rate of a level without hours at risk, the ratio of a level t
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from federation.protocol.life_table import PER_NODE_HOURS
 from federation.runtime.visible import counted_as
 from provider_server.analysis.buildup import LEVELS
-from provider_server.analysis.contexts import ContextMap
 from provider_server.analysis.fleet_curves import Curve, OwnHazards, Ratios
 from provider_server.analysis.fleet_events import QUIET_H, REPAIR, count_silent_together
 from provider_server.analysis.fleet_hours import FleetHours
 from provider_server.analysis.hazard import Estimate
 from provider_server.fleet.telemetry.quality import QualityRow
+
+if TYPE_CHECKING:
+    from provider_server.analysis.contexts import ContextMap  # loads scikit-learn
 
 NO_CONTEXT = -1  # the number for all nodes without a context
 UNSORTED = "nodes not yet assigned by `pharoah-provider contexts`"
@@ -128,13 +130,13 @@ class HazardRow(FleetHazardRow, TelemetryRow):
 NOTHING: EvidenceRow = {"failures": 0, "node_hours": 0, "nodes": 0}
 
 
-def numbers(nodes: Iterable[str], known: ContextMap | None) -> dict[str, int]:
+def numbers(nodes: Iterable[str], known: "ContextMap | None") -> dict[str, int]:
     """The number of the context of each node; those that have none are one by themselves."""
     found = {node: known.of(node) if known else None for node in nodes}
     return {node: NO_CONTEXT if number is None else number for node, number in found.items()}
 
 
-def hazard_row(found: OwnHazards, hours: FleetHours, known: ContextMap | None) -> FleetHazardRow:
+def hazard_row(found: OwnHazards, hours: FleetHours, known: "ContextMap | None") -> FleetHazardRow:
     """Everything in one row, of hours (not empty) and what was at risk in them."""
     seen = found.seen
     return {
@@ -228,7 +230,7 @@ def _level_points(curve: Curve | None) -> Iterator[LevelPoint]:
         yield {"hours": hours, "at_risk": risk, **point}
 
 
-def _context_rows(found: OwnHazards, known: ContextMap | None) -> list[ContextRow]:
+def _context_rows(found: OwnHazards, known: "ContextMap | None") -> list[ContextRow]:
     """Contexts at level 0, by number, and their ratios to the one with most hours at risk."""
     evidence = _evidence(found, "context")
     words = {one.number: one.description for one in known.contexts} if known else {}

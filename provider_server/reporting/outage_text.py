@@ -13,8 +13,9 @@ from federation.protocol.life_table import PER_NODE_HOURS
 from federation.runtime.visible import counted_as
 from provider_server.analysis.fault_classes import ACTIONS, FaultClass, FaultClasses
 from provider_server.analysis.fleet_curves import kaplan_meier, nelson_aalen
-from provider_server.analysis.probation import Probation, pieces, standing
+from provider_server.analysis.probation import Probation, by_band, standing
 from provider_server.analysis.recurrent import Spells, rate, to_first_failure
+from provider_server.fleet.outage_files import Outages
 from provider_server.reporting.hazard_text import BandRow, CurvePoint, band_line, curve_points
 
 PROBATION_RATIO = 3.0  # hazard over that of a node never down, from which a node is on probation
@@ -89,7 +90,7 @@ class OutagesRow(TypedDict):
 
 
 def outages_row(
-    outages: pl.DataFrame,
+    read: Outages,
     found: Spells,
     model: Probation,
     classes: Sequence[FaultClasses],
@@ -98,6 +99,7 @@ def outages_row(
     nodes_known: bool,
 ) -> OutagesRow:
     """Everything in one row; at least one failure at risk. `nodes_known`: the fleet was named, or its size."""
+    outages = read.rows
     kinds = found.failures.group_by("kind").len().sort("len", "kind", descending=[True, False])
     at_risk = rate(found)
     low, high = at_risk.interval()
@@ -122,13 +124,13 @@ def outages_row(
         "after_repair": _after_repair(model, found),
         "on_probation": _on_probation(model, found),
         "faults": _faults(classes),
-        "left_out": _left_out(outages, found, nodes_known=nodes_known),
+        "left_out": [*read.left_out, *_left_out(outages, found, nodes_known=nodes_known)],
     }
 
 
 def _after_repair(model: Probation, found: Spells) -> AfterRepairRow:
-    by_band = pieces(found, model.edges_h).group_by("band").agg(pl.col("failed", "hours").sum())
-    seen = {band: (failures, hours) for band, failures, hours in by_band.iter_rows()}
+    totals = by_band(found, model.edges_h).group_by("band").agg(pl.col("failed", "hours").sum())
+    seen = {band: (failures, hours) for band, failures, hours in totals.iter_rows()}
     low, high = model.estimate().interval()
     bands: list[BandRow] = []
     for band, (begin, end) in enumerate(pairwise((0.0, *model.edges_h, None))):

@@ -14,6 +14,9 @@ from provider_server.verbs.console import failing, nothing_yet, print_rows
 if TYPE_CHECKING:
     import polars as pl
 
+    from provider_server.analysis.probation import Probation
+    from provider_server.analysis.recurrent import Spells
+
 
 UNNAMED = "(node without outage"
 
@@ -36,14 +39,11 @@ def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
     Exit code 3 where none of the outages is a failure at risk.
     """
     import msgspec
-    import polars as pl
 
     from provider_server.analysis.fault_classes import classify, exposure
-    from provider_server.analysis.probation import fit_probation, histories
+    from provider_server.analysis.probation import fit_probation
     from provider_server.analysis.recurrent import spells
     from provider_server.fleet.outage_files import read_jobs, read_outages
-    from provider_server.learning import node_offsets
-    from provider_server.learning.on_probation import keep_model
     from provider_server.reporting.outage_text import outage_lines, outages_row
 
     with failing():
@@ -59,15 +59,26 @@ def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
         raise nothing_yet(f"no failure in {found.at_risk_h:,.0f} node-hours at risk{_kinds(read.rows, asked.kinds)}")
     model = fit_probation(found)
     if home:
-        keep_model(home, msgspec.structs.replace(model, source=f"{file.name}: {counted_as(len(nodes), 'node')}"))
-        own = histories(model, found, end_h).filter(~pl.col("node").str.starts_with(UNNAMED))
-        node_offsets.keep(home, node_offsets.of_histories(own, model.frailty_variance, model.memory_h, end_h))
+        source = f"{file.name}: {counted_as(len(nodes), 'node')}"
+        _keep(home, msgspec.structs.replace(model, source=source), found, end_h)
     classes = classify(exposure(found, jobs))
     nodes_known = asked.inventory is not None or asked.nodes is not None
-    row = outages_row(read.rows, found, model, classes, nodes=len(nodes), nodes_known=nodes_known)
+    row = outages_row(read, found, model, classes, nodes=len(nodes), nodes_known=nodes_known)
     if not as_json:
         say(*(f"left out: {text}" for text in row["left_out"]))
     print_rows([row], outage_lines, as_json=as_json)
+
+
+def _keep(home: Path, model: "Probation", found: "Spells", end_h: float) -> None:
+    import polars as pl
+
+    from provider_server.analysis.probation import histories
+    from provider_server.learning import node_offsets
+    from provider_server.learning.on_probation import keep_model
+
+    keep_model(home, model)
+    own = histories(model, found, end_h).filter(~pl.col("node").str.starts_with(UNNAMED))
+    node_offsets.keep(home, node_offsets.of_histories(own, model.frailty_variance, model.memory_h, end_h))
 
 
 def _kinds(outages: "pl.DataFrame", asked: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from federation.runtime.console import InputFile
+from federation.runtime.screen import say
 from federation.runtime.visible import counted_as
 from provider_server.verbs.console import AsRows, Database, Home, failing, print_rows, required
 from provider_server.verbs.telemetry import (
@@ -22,7 +23,7 @@ from provider_server.verbs.telemetry import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from provider_server.learning.own_events import OwnFailuresRow
 
@@ -73,11 +74,12 @@ def own_failures(
         asked, last = hours_asked(start, end)
         with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
             first = first_open(provider, asked, last)
-            seen = (
-                read_starts(events, are_failures(kind or ()))
-                if events
-                else _telemetry(place, file or (), inventory, (first, last), in_order=in_order)
-            )
+            seen: Iterable[tuple[str, int]]
+            if events:
+                seen, left_out = read_starts(events, are_failures(kind or ()))
+                say(*(f"left out: {text}" for text in left_out))
+            else:
+                seen = _telemetry(place, file or (), inventory, (first, last), in_order=in_order)
             row = record(provider, seen, first, last)
     print_rows([row], _line, as_json=as_json)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 import typer
 
 from federation.runtime.console import AsJson, InputFile
+from federation.runtime.screen import say
 from provider_server.verbs.console import failing, print_rows
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def spares(
 
     with failing():
         outages = read_outages(events) if events else None
+    if outages:
+        say(*(f"left out: {text}" for text in outages.left_out))
     if outages is None:
         rates, repairs = np.full(nodes, failures / PER_NODE_HOURS), np.full(nodes, repair_hours)
         down, peak, window = down_share(rates, repairs), None, None

@@ -1,6 +1,6 @@
 """Verbs on the provider's own telemetry: contexts, hazard, repaired."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
@@ -275,7 +275,7 @@ def hazard(
     repaired = since_repair(names, feed.window.end_hour, probation.back_h, probation.model.edges_h)
     gathered = gather(seen.at_risk(first), numbers(names, known), repaired)
     if not gathered.failures:
-        raise nothing_yet(_without_failure(gathered.node_hours))
+        raise nothing_yet(_without_failure(gathered.node_hours, set(seen.totals["metric"])))
     found = own_hazards(gathered)
     quality: TelemetryRow = {"quality": seen.quality.row(), "doubts": dict(seen.doubts)}
     row: HazardRow = {**hazard_row(found, seen.hours.since(first), known), **quality}
@@ -294,9 +294,13 @@ def with_levels(feed: Feed, kept: "Kept | None", repairs: "Sequence[Repair]") ->
     return hardware.follow_warm(feed.source, feed.window, feed.inventory, kept, repairs)
 
 
-def _without_failure(node_hours: int) -> str:
+def _without_failure(node_hours: int, metrics: Container[str]) -> str:
+    from provider_server.analysis.fleet_events import READ_FROM
+
     if not node_hours:
         return "no node-hours at risk: telemetry shows no node in two consecutive hours"
+    if not any(metric in metrics for metric in READ_FROM):
+        return f"no failure could be seen but a lost node: telemetry has none of {', '.join(READ_FROM)}"
     from federation.protocol.life_table import PER_NODE_HOURS
 
     most = PER_NODE_HOURS * NONE_SEEN / node_hours

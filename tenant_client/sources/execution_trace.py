@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError
-from tenant_client.sources.trace import Call, Timeline, Trace, arguments, strings, tensor_bytes
+from tenant_client.sources.trace import Call, Timeline, Trace, arguments, direct_kind, strings, tensor_bytes
 
 _MOST_BYTES = 1 << 32  # the file is decoded as a whole
 
@@ -22,6 +22,8 @@ class _Inputs(msgspec.Struct):
 class _Node(msgspec.Struct):
     name: str = ""
     id: int = 0
+    parent: Any = None
+    ctrl_deps: Any = None  # the parent, as schema 1.0.3 and later call it
     inputs: _Inputs | list[Any] | None = None
     input_shapes: Any = None
     input_types: Any = None
@@ -51,14 +53,27 @@ def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Trace:
         raise SourceError(reader.file, 0, f"not an execution trace: {error}") from error
     if len(nodes) > limits.records:
         raise SourceError(reader.file, len(data), f"more than {limits.records} nodes")
-    trace, timeline = Trace(reader.file), Timeline()
+    trace, timeline, ends = Trace(reader.file), Timeline(), _ends(nodes)
     for node in nodes:
         call = _call(node)
         trace.calls[call] += 1
         if "::" not in call.name:
             timeline.annotation(call.name, tensor_bytes(call), node.id, node.id)
+        elif direct_kind(call.name):
+            timeline.operator(call, node.id, ends[node.id] + 1)
     timeline.finish(trace)
     return trace
+
+
+def _ends(nodes: list[_Node]) -> dict[int, int]:
+    """The last node that each node calls, itself if none: who calls has the smaller id."""
+    ends: dict[int, int] = {}
+    for node in sorted(nodes, key=lambda node: -node.id):
+        end = ends.setdefault(node.id, node.id)
+        for caller in (node.parent, node.ctrl_deps):
+            if type(caller) is int:
+                ends[caller] = max(ends.get(caller, 0), end)
+    return ends
 
 
 def _call(node: _Node) -> Call:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError
-from tenant_client.sources.trace import Call, Timeline, Trace, arguments, item_bytes, strings, tensor_bytes
+from tenant_client.sources.trace import Call, Timeline, Trace, arguments, direct_kind, item_bytes, strings, tensor_bytes
 
 _PIECE, _LONGEST = 1 << 18, 1 << 28  # a piece and what is made of it fit into a cache of the processor
 _HEAD = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -213,6 +213,9 @@ class _Builder:
             self._add_collective(event)
         elif "::" not in name:  # old traces file annotations among the operators
             self._annotate(event, _call(name, dims, types))
+        elif direct_kind(name):
+            begin = _number(event.ts)
+            self._timeline.operator(_call(name, dims, types), begin, begin + _number(event.dur))
 
     def _shapes(self, event: _Event) -> _Shapes:
         try:

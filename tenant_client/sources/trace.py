@@ -6,15 +6,23 @@ not read.
 """
 
 import re
+from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from functools import cache
+from math import inf, prod
 from typing import Any
 
 Dims = tuple[int, ...]
 Argument = tuple[Dims, ...]
 
 _COLLECTIVE = re.compile(r"(?:nccl|gloo|mpi|ucc|hccl|xccl|c10d):_?([a-z_]+)")
+# Collectives that go past c10d, of servers and symmetric memory: `vllm::all_reduce`, `symm_mem::one_shot_all_reduce`.
+_DIRECT = re.compile(
+    r"(?!(?:aten|prims|_?c10d\w*|nccl|gloo|fsdp|autograd|profiler|torch[\w.]*)::)"
+    r"\w+::(?:\w*_)?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)(?!\w*_(?:copy_in|copy_out|wait)$)"
+)
 _ITERATION = re.compile(r"ProfilerStep#\d+$")
 # As Kineto, execution traces and record_param_comms spell them; unknown ones count four bytes.
 _ITEM_BYTES = {
@@ -81,6 +89,7 @@ class Timeline:
     def __init__(self) -> None:
         self._described: list[Collective] = []  # with group and bytes
         self._annotated: list[Collective] = []  # by name alone, perhaps with a shape
+        self._direct: list[tuple[Collective, float]] = []  # operators that go past c10d, with their ends
         self._iterations: list[float] = []
         self._optimizer_steps: list[float] = []
 
@@ -99,10 +108,41 @@ class Timeline:
         elif name.startswith("Optimizer.step#"):
             self._optimizer_steps.append(end)
 
+    def operator(self, call: Call, begin: float, end: float) -> None:
+        """An operator that `direct_kind` knows; its first tensor is the message."""
+        tensors = (pair for pair in zip(call.arguments, call.types, strict=False) if pair[0])
+        size = next((tensor_bytes(Call("", (dims,), (kind,))) for dims, kind in tensors), 0)
+        self._direct.append((Collective(direct_kind(call.name), 0, size, begin), end))
+
     def finish(self, trace: Trace) -> None:
         """Moves the better account of each into `trace`, in order of time."""
-        trace.collectives = sorted(self._described or self._annotated, key=lambda collective: collective.at)
+        found = sorted(self._described or self._annotated, key=_begin)
+        trace.collectives = sorted([*found, *self._outermost([one.at for one in found])], key=_begin)
         trace.steps = sorted(self._iterations if len(self._iterations) > 1 else self._optimizer_steps)
+
+    def _outermost(self, known: Sequence[float]) -> Iterator[Collective]:
+        """The operators that go past c10d, less what they call of their kind, and those that end up in it after all."""
+        until = -inf
+        for one, end in sorted(self._direct, key=lambda pair: pair[0].at):
+            if one.at >= until:
+                until = end
+                if bisect_left(known, one.at) == bisect_left(known, end):
+                    yield one
+
+
+def _begin(one: Collective) -> float:
+    return one.at
+
+
+@cache
+def direct_kind(operator: str) -> str:
+    """The type of a collective that is no c10d's, by the name of its operator, else "".
+
+    >>> direct_kind("vllm::all_reduce"), direct_kind("trtllm::allreduce"), direct_kind("c10d::allreduce_")
+    ('all_reduce', 'all_reduce', '')
+    """
+    found = _DIRECT.match(operator)
+    return normal_kind(found[1]) if found else ""
 
 
 def normal_kind(name: str) -> str:

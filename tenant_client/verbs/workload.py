@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 Traces = Annotated[
     list[Path],
     typer.Argument(
-        click_type=InputFile(),
-        help="Traces of one workload from torch.profiler or ExecutionTraceObserver (JSON, gzip or tar);"
+        click_type=InputFile(folders=True),
+        help="Traces of one workload from torch.profiler or ExecutionTraceObserver, packed or not, or folders of them;"
         " several files are ranks or windows of one job.",
     ),
 ]
@@ -142,8 +142,11 @@ def tokens(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: 
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(click_type=InputFile(), help="A trace, or an archive of traces of one job.")],
-    second: Annotated[Path, typer.Argument(click_type=InputFile(), help="The trace to compare it with.")],
+    first: Annotated[
+        Path,
+        typer.Argument(click_type=InputFile(folders=True), help="A trace, or a folder or archive of one job's."),
+    ],
+    second: Annotated[Path, typer.Argument(click_type=InputFile(folders=True), help="The trace to compare it with.")],
     home: Home,
     catalogue: Catalogue = None,
     *,
@@ -205,7 +208,7 @@ def _pair(text: str) -> tuple[str, str]:
 def _described(traces: list[Path]) -> "Descriptor":
     from tenant_client.workload.describe import describe_files
 
-    return describe_files(traces)
+    return describe_files(traces, told=warn)
 
 
 def _catalogue(file: Path | None, home: Path) -> "Sequence[CatalogueEntry]":

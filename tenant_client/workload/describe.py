@@ -13,18 +13,27 @@ Nothing leaves the tenant (`tenant_client.workload.descriptor`). docs/signatures
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import gcd, log2
 from pathlib import Path
 
 from crypto.errors import PharoahError
-from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, of_form, open_inputs
 from tenant_client.sources import execution_trace, kineto, nccl_log
 from tenant_client.sources.trace import Argument, Call, Dims, Trace
 from tenant_client.workload.descriptor import Descriptor, Operator
 from tenant_client.workload.iteration import skeleton
-from tenant_client.workload.operators import class_of, classes_of, is_part_of_a_model, kernel_family, precision, table
+from tenant_client.workload.operators import (
+    class_of,
+    classes_of,
+    is_compiled,
+    is_part_of_a_model,
+    kernel_family,
+    precision,
+    table,
+)
 
+_WANTED = "pass JSON traces of torch.profiler or ExecutionTraceObserver"
 BETWEEN_TENSORS = -1  # separates the dimensions of two tensors in an operator's shape
 ANY_SIZE = 0  # stands for a size that is no weight's: batch, sequence length, products of them
 # A weight shape dominates from this share of all heavy calls on: between 1/8 and 1/9, since models are made of blocks
@@ -35,41 +44,67 @@ DOMINANT_SHARE = 0.118
 class NothingToDescribe(PharoahError):
     """The inputs have no operator."""
 
-    default_hint = "pass traces of torch.profiler or ExecutionTraceObserver that cover at least one training step"
-
-
-def read_traces(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> list[Trace]:
-    """Every trace and NCCL log in the files, archives included; SourceError at the first that cannot be read."""
-    traces = []
-    for path in paths:
-        with open_inputs(path, limits) as readers:
-            traces += [_read(reader, limits) for reader in readers]
-    return traces
-
-
-def _read(reader: CappedReader, limits: ReadLimits) -> Trace:
-    head = reader.peek()
-    if execution_trace.recognises(head):
-        return execution_trace.read(reader, limits)
-    if kineto.recognises(head):
-        return kineto.read(reader, limits)
-    if nccl_log.looks_like(head.decode("utf-8", "replace")):
-        found = nccl_log.version(reader, limits)
-        return Trace(reader.file, versions={"nccl": found} if found else {})
-    raise SourceError(
-        reader.file, 0, "not a trace", hint="pass a JSON trace of torch.profiler or ExecutionTraceObserver"
+    default_hint = (
+        "pass traces of torch.profiler or ExecutionTraceObserver that cover at least one training step;"
+        " compiled regions alone do not tell their operators"
     )
 
 
-def describe_files(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Descriptor:
-    """The descriptor of one workload, from the traces of some of its ranks and steps."""
-    return describe(read_traces(paths, limits))
+def read_traces(
+    paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS, told: Callable[[str], None] = lambda text: None
+) -> list[Trace]:
+    """Every trace and NCCL log in files, folders and archives; SourceError at the first that cannot be read.
+
+    `told` hears of what else lies in a folder or an archive.
+    """
+    traces = []
+    for path in paths:
+        with open_inputs(path, limits) as readers:
+            wanted = of_form(readers, lambda head: _reader_of(head) is not None, "a trace", told, _WANTED)
+            traces += [trace for reader in wanted if (trace := _read(reader, limits))]
+    return traces
+
+
+def _reader_of(head: bytes) -> Callable[[CappedReader, ReadLimits], Trace] | None:
+    if execution_trace.recognises(head):
+        return execution_trace.read
+    if kineto.recognises(head):
+        return kineto.read
+    return _of_nccl if nccl_log.looks_like(head.decode("utf-8", "replace")) else None
+
+
+def _read(reader: CappedReader, limits: ReadLimits) -> Trace | None:
+    read = _reader_of(reader.peek())
+    return read(reader, limits) if read else None
+
+
+def _of_nccl(reader: CappedReader, limits: ReadLimits) -> Trace:
+    found = nccl_log.version(reader, limits)
+    return Trace(reader.file, versions={"nccl": found} if found else {})
+
+
+def describe_files(
+    paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS, told: Callable[[str], None] = lambda text: None
+) -> Descriptor:
+    """The descriptor of one workload, from the traces of some of its ranks and steps; `told` hears of odd inputs."""
+    traces = read_traces(paths, limits, told)
+    for one, other in _strangers(traces):
+        told(f"{other} and {one} share no part of their structure: this describes both as one workload")
+    return describe(traces)
+
+
+def _strangers(traces: Sequence[Trace]) -> Iterator[tuple[str, str]]:
+    """Files whose structure is whole and has nothing of the first such one's."""
+    weights = {trace.file: _weights(trace.calls) for trace in traces}
+    whole = [trace for trace in traces if not _lacks([trace], trace.calls, weights[trace.file])]
+    structures = [(trace.file, _structure(trace.calls, weights[trace.file])) for trace in whole]
+    yield from ((file, structures[0][0]) for file, parts in structures if parts.isdisjoint(structures[0][1]))
 
 
 def describe(traces: Sequence[Trace]) -> Descriptor:
     """The descriptor of one workload, from traces of some of its ranks and steps; NothingToDescribe without a call."""
     calls = sum((trace.calls for trace in traces), Counter[Call]())
-    if not any(is_part_of_a_model(call.name) for call in calls) and not any(map(_replayed, traces)):
+    if not any(_tells(call.name) for call in calls) and not any(map(_replayed, traces)):
         raise NothingToDescribe(f"no operator in {', '.join(trace.file for trace in traces) or 'no input'}")
     weights = _weights(calls)
     shapes = {dims for (_, dims) in weights} | {dims[::-1] for (_, dims) in weights}
@@ -79,7 +114,7 @@ def describe(traces: Sequence[Trace]) -> Descriptor:
         operators=frozenset(_operators(calls, shapes)),
         structure=_structure(calls, weights),
         collectives=skeleton(min(traces, key=lambda trace: (not trace.collectives, trace.rank or 0))),
-        precision=_precision(calls),
+        precision="" if "operators" in lacks else _precision(calls),
         parallelism=_parallelism(kinds),
         versions=tuple(sorted({item for trace in traces for item in trace.versions.items()})),
         kernel_families=frozenset(kernel_family(kernel) for trace in traces for kernel in trace.kernels),
@@ -93,9 +128,14 @@ def _lacks(traces: Sequence[Trace], calls: Iterable[Call], weights: Mapping[tupl
     """What the traces do not tell of the model: `operators` behind graphs, `shapes`, or calls that take `weights`."""
     if any(map(_replayed, traces)):
         return ("operators",)
-    if not any(any(call.arguments) for call in calls):
+    is_compiled_only = not any(is_part_of_a_model(call.name) for call in calls)
+    if not is_compiled_only and not any(any(call.arguments) for call in calls):
         return ("shapes",)
     return () if any(name in table().heavy for name, _ in weights) else ("weights",)
+
+
+def _tells(operator: str) -> bool:
+    return is_part_of_a_model(operator) or is_compiled(operator)
 
 
 def _replayed(trace: Trace) -> bool:
@@ -106,7 +146,8 @@ def _replayed(trace: Trace) -> bool:
 def _counts(traces: Sequence[Trace], calls: Mapping[Call, int], lacks: Sequence[str]) -> tuple[tuple[str, int], ...]:
     """How often what ran, divided by what all have in common, so that the number of whole iterations is left out.
 
-    Of graphs their kernels, else operators that take a weight: those are recorded before a backend is chosen.
+    Of graphs their kernels, else operators that take a weight: those are recorded before a backend is chosen. Of what
+    is compiled as a whole, what the compiler made.
     """
     found = Counter[str]()
     for call, count in calls.items():
@@ -116,7 +157,8 @@ def _counts(traces: Sequence[Trace], calls: Mapping[Call, int], lacks: Sequence[
     elif any(name in table().weights for name in found):
         found = Counter({name: count for name, count in found.items() if name in table().weights})
     else:
-        found = Counter({name: count for name, count in found.items() if is_part_of_a_model(name)})
+        chosen = is_part_of_a_model if any(map(is_part_of_a_model, found)) else is_compiled
+        found = Counter({name: count for name, count in found.items() if chosen(name)})
     divisor = gcd(*found.values())
     return tuple((name, count // divisor) for name, count in sorted(found.items()))
 

@@ -25,6 +25,7 @@ class OperatorTable:
     weights: Mapping[str, int]
     heavy: frozenset[str]
     ignored: tuple[re.Pattern[str], ...]
+    compiled: tuple[re.Pattern[str], ...]
     kernels: Mapping[str, re.Pattern[str]]
     precisions: Mapping[str, re.Pattern[str]]
 
@@ -43,6 +44,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: dict[str, int]
     heavy: _Operators
     ignored: _Patterns
+    compiled: _Patterns
     kernels: dict[str, str]
     precisions: dict[str, str]
 
@@ -58,12 +60,14 @@ def parse(text: str) -> OperatorTable:
     unknown |= data.heavy.operators - set(data.weights)
     if unknown:
         raise BadTable(f"operators.toml: rules name unknown entries: {sorted(unknown)}")
-    ignored = tuple(map(re.compile, data.ignored.patterns))
-    kernels, precisions = _compiled(data.kernels), _compiled(data.precisions)
-    return OperatorTable(classes, data.implies, data.weights, data.heavy.operators, ignored, kernels, precisions)
+    ignored, compiled = (tuple(map(re.compile, of.patterns)) for of in (data.ignored, data.compiled))
+    kernels, precisions = _of_any_case(data.kernels), _of_any_case(data.precisions)
+    return OperatorTable(
+        classes, data.implies, data.weights, data.heavy.operators, ignored, compiled, kernels, precisions
+    )
 
 
-def _compiled(patterns: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
+def _of_any_case(patterns: Mapping[str, str]) -> dict[str, re.Pattern[str]]:
     return {name: re.compile(pattern, re.IGNORECASE) for name, pattern in patterns.items()}
 
 
@@ -90,6 +94,12 @@ def classes_of(operators: Iterable[str]) -> frozenset[str]:
 def is_part_of_a_model(operator: str) -> bool:
     """Whether an operator tells the model, rather than the backend, the optimiser or the runtime."""
     return "::" in operator and not any(pattern.search(operator) for pattern in table().ignored)
+
+
+@cache
+def is_compiled(operator: str) -> bool:
+    """Whether this is what a compiler made of some operators."""
+    return any(pattern.search(operator) for pattern in table().compiled)
 
 
 @cache

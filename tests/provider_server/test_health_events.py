@@ -131,10 +131,10 @@ def test_the_published_schema_takes_such_a_node() -> None:
 def test_files_of_health_are_read_as_outages(tmp_path: Path) -> None:
     file = tmp_path / "health.jsonl"
     file.write_text(an_event(1.25) + "\n" + an_event(3.5, healthy=True) + "\n")
-    assert read_starts(file) == [("n1", int(HOUR) + 1)]
+    assert read_starts(file) == ([("n1", int(HOUR) + 1)], ())
     assert read_outages(file).rows.select("node", "kind").rows() == [("n1", "GPU/GpuXidError")]
     file.write_bytes(gzip.compress(json.dumps(a_node("n1", Ready=("True", 0.0))).encode()))
-    assert read_starts(file) == []
+    assert read_starts(file) == ([], ())
     with pytest.raises(UnusableOutages, match="no outages"):
         read_outages(file)
 

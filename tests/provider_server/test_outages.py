@@ -97,7 +97,7 @@ def test_faults_of_one_node_that_overlap_end_in_the_order_they_began(tmp_path: P
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (HEADER + "a,1,2,x\na,soon,2,x\n", "row 2: start 'soon' is no time"),
+        (HEADER + "a,1,2,x\na,soon,2,x\na,never,2,x\n", "row 2: start 'soon' is no time"),
         (HEADER + "a,1,never,x\n", "row 1: end 'never' is no time"),
         (HEADER + "a,1,nan,x\n", "row 1: end 'nan' is no time"),
         (HEADER + ",1,2,x\n", "row 1: no node"),
@@ -113,6 +113,19 @@ def test_faults_of_one_node_that_overlap_end_in_the_order_they_began(tmp_path: P
 def test_a_file_that_cannot_be_read_is_an_error_that_says_where(tmp_path: Path, content: str, words: str) -> None:
     with pytest.raises(UnusableOutages, match=words):
         read_outages(written(tmp_path, content))
+
+
+def test_rows_that_cannot_be_used_are_told_and_the_others_count(tmp_path: Path) -> None:
+    lanl = read_outages(Path(__file__).parent / "outages" / "lanl_no_node.csv")
+    assert lanl.rows["node"].to_list() == ["2/0", "2/1"]
+    assert lanl.left_out == ("1 row, the first row 2: no node",)
+    text = HEADER + "a,1,2,x\nb,9,3,x\na,4,5,x\nc,soon,2,x\n,7,8,x\nd,6,7,x\ne,7,8,x\n"
+    found = read_outages(written(tmp_path, text))
+    assert found.rows["node"].to_list() == ["a", "a", "d", "e"]
+    assert found.left_out == (
+        "2 rows, the first row 4: start 'soon' is no time",
+        "1 outage, the first outage 2: it ends before it starts",
+    )
 
 
 # ---- time at risk ----------------------------------------------------------------------------------------------------

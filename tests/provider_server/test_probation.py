@@ -16,8 +16,9 @@ from benchmarks import probation as benchmark
 from provider_server.analysis.probation import (
     LONGEST_H,
     Probation,
+    _histories,
+    _likelihood,
     _paths,
-    _walk,
     fit_probation,
     pieces,
     shipped,
@@ -79,8 +80,8 @@ def test_without_fading_it_is_the_gamma_frailty_of_counts() -> None:
     """Of one band, a node's count is negative binomial; scipy has that."""
     found = cloud(2, 40, 3000, (1.0, 1.0), 1.0, 1e-3)
     paths = _paths(pieces(found, ()))
-    log_rate = np.full(paths.band.shape, math.log(8e-4))
-    likelihood, failures, expected = _walk(paths, log_rate, 0.7, 1e15)
+    likelihood = _likelihood(paths, np.full(2, math.log(8e-4)), 0.7, 1e15)[0]
+    failures, expected = _histories(paths, 8e-4 * paths.hours, 1e15)[-1]
     failures = np.round(failures)
     theirs = nbinom.logpmf(failures, 0.7, 0.7 / (0.7 + expected)) + gammaln(failures + 1) - failures * np.log(expected)
     assert likelihood == pytest.approx(float(theirs.sum() + failures.sum() * math.log(8e-4)), rel=1e-9)
@@ -92,20 +93,32 @@ def test_without_frailty_the_best_rates_are_failures_over_hours() -> None:
     table = pieces(found, EDGES)
     paths, by_band = _paths(table), table.group_by("band").agg(pl.col("hours", "failed").sum()).sort("band")
     crude = np.log(by_band["failed"].to_numpy() / by_band["hours"].to_numpy())
-    best = _walk(paths, crude[paths.band], 1e9, 1e9)[0]
+    best = _likelihood(paths, crude, 1e9, 1e9)[0]
     for band in range(len(crude)):
         for step in (-0.05, 0.05):
             other = crude + step * (np.arange(len(crude)) == band)
-            assert _walk(paths, other[paths.band], 1e9, 1e9)[0] < best
+            assert _likelihood(paths, other, 1e9, 1e9)[0] < best
 
 
 def test_fading_forgets_both_failures_and_hours() -> None:
     found = fleet([("n0", 100.0, 101.0, "x")], 1, 101.0 + 700.0)
     paths = _paths(pieces(found, ()))
-    log_rate = np.full(paths.band.shape, math.log(1e-3))
-    _, failures, expected = _walk(paths, log_rate, 1.0, 350.0)
+    failures, expected = _histories(paths, 1e-3 * paths.hours, 350.0)[-1]
     assert failures[0] == pytest.approx(math.exp(-701 / 350))
     assert expected[0] == pytest.approx(0.1 * math.exp(-701 / 350) + 0.7)
+
+
+def test_derivatives_are_those_of_differences() -> None:
+    paths = _paths(pieces(cloud(6, 30, 4000, (6.0, 2.0), 1.0, 1e-3), EDGES))
+    at = np.array([-7.0, -5.5, -6.0, -6.5, math.log(0.8), math.log(900.0)])
+
+    def value(at: np.ndarray) -> tuple[float, np.ndarray, float, float]:
+        return _likelihood(paths, at[:-2], math.exp(at[-2]), math.exp(at[-1]))
+
+    _, by_rate, by_shape, by_memory = value(at)
+    steps = 1e-5 * np.eye(len(at))
+    differences = [(value(at + step)[0] - value(at - step)[0]) / 2e-5 for step in steps]
+    assert [*by_rate, by_shape, by_memory] == pytest.approx(differences, rel=1e-5, abs=1e-4)
 
 
 # ---- the fit ---------------------------------------------------------------------------------------------------------

@@ -362,9 +362,14 @@ def test_an_nccl_log_among_the_traces_adds_its_version_and_nothing_else(tmp_path
 
 def test_files_that_are_no_traces_are_named(tmp_path: Path) -> None:
     path = tmp_path / "notes.json"
-    for data in (b"", b"{}", b"hello", b'{"schema": 1}'):
+    for data, form in (
+        (b"", "an empty file"),
+        (b"{}", "other JSON"),
+        (b"hello", "text"),
+        (b'{"schema": 1}', "other JSON"),
+    ):
         path.write_bytes(data)
-        with pytest.raises(SourceError, match=r"notes\.json, byte 0: not a trace"):
+        with pytest.raises(SourceError, match=rf"notes\.json, byte 0: {form}: not a trace"):
             read_traces([path])
     path.write_bytes(profiled([GPT.step()]))
     with pytest.raises(SourceError, match="events"):

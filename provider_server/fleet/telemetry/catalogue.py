@@ -76,6 +76,7 @@ class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     summarise: Annotated[frozenset[str], Meta(min_length=1)]
     above: float | None = None
     event: bool = False
+    good: float = 0.0
     part: str = ""
 
     def __post_init__(self) -> None:

@@ -255,7 +255,7 @@ def _changes(chunk: Chunk, starts: Ints, ends: Ints, columns: Columns) -> tuple[
         new[starts] = False
     at = np.flatnonzero(new & _rows(state, starts, ends))
     np.add.at(changes, np.searchsorted(starts, at, side="right") - 1, 1)
-    at = at[columns.event[chunk.series[at]] & (chunk.value[at] != 0)]
+    at = at[columns.event[chunk.series[at]] & (chunk.value[at] != columns.good[chunk.series[at]])]
     series = chunk.series[at].astype(np.int64)
     return changes, Events(series, chunk.time_s[at], chunk.value[at] * columns.scale[series])
 

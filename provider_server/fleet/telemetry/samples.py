@@ -22,7 +22,7 @@ from provider_server.fleet.telemetry.quality import Reason, Tally
 
 HOUR_S = int(SECONDS_PER_HOUR)
 NODE_LABELS = ("Hostname", "hostname", "node", "kubernetes_node", "nodename", "instance")
-GPU_LABELS = ("UUID", "uuid", "gpu", "pci_bus_id", "device", "minor_number")
+GPU_LABELS = ("UUID", "uuid", "gpu_uuid", "gpu", "gpu_id", "pci_bus_id", "device", "minor_number")
 UNKNOWN = -1
 
 Floats = NDArray[np.float64]
@@ -205,6 +205,7 @@ class Columns:
     counter: NDArray[np.bool_]
     state: NDArray[np.bool_]
     event: NDArray[np.bool_]
+    good: Floats
 
     @classmethod
     def of(cls, book: SeriesBook, begin: int) -> "Columns":
@@ -224,6 +225,7 @@ class Columns:
             counter=np.array([metric.kind is Kind.COUNTER for metric in metrics], np.bool_),
             state=np.array([metric.kind is Kind.STATE for metric in metrics], np.bool_),
             event=np.array([metric.event for metric in metrics], np.bool_),
+            good=np.array([metric.good for metric in metrics], np.float64) / scale,
         )
 
     def followed_by(self, more: "Columns") -> "Columns":

@@ -177,7 +177,7 @@ class Summaries:
         changed = state & (step != 0) & ~np.isnan(step)
         self._doubt(Reason.SEAM, slot[fell & ~reset])
         self._doubt(Reason.RESET, np.repeat(slot, found.resets + reset))
-        event = columns.event[found.series] & (found.first != 0) & ~found.stamped
+        event = columns.event[found.series] & (found.first != columns.good[found.series]) & ~found.stamped
         self._doubt(Reason.STANDING, slot[event & np.isnan(step)])
         new = changed & event
         events = Events(
