@@ -26,7 +26,7 @@ from provider_server.fleet.leases import Lease
 from provider_server.intake.kubernetes import follow
 from provider_server.intake.kubernetes.api import Api, ApiRefused, Server, VersionGone
 from provider_server.intake.kubernetes.follow import STATE, Follower, Watches, watching
-from provider_server.intake.kubernetes.gangs import Cluster
+from provider_server.intake.kubernetes.gangs import Cluster, standing
 from provider_server.intake.kubernetes.objects import (
     GROUP_SIZE,
     PATHS,
@@ -274,7 +274,7 @@ def test_a_broken_gang_is_named_and_left_out(
     play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever goes wrong with one, and nobody has thought of."""
-    whole = follow.standing
+    whole = standing
 
     def broken(gang: Gang, *rest: Any) -> Any:
         return 1 // 0 if gang.uid == "uid-a" else whole(gang, *rest)
