@@ -302,9 +302,9 @@ class Provider:
         return earlier.trustees if held else self.mask_trustees()
 
     def open_round(self, plan: Plan) -> Round:
-        """Signs the plan and opens its round for contributions."""
+        """Signs the plan and opens its round for contributions; LostStep where another process was faster."""
         directory = self.members.chain.at(plan.directory)
-        return new_round(self.store.rounds, self._signing_key, directory, plan, self._evidence(plan))
+        return new_round(self.store.rounds, self._signing_key, directory, plan, self._evidence(plan), alone=True)
 
     def waiting(self) -> list[Round]:
         """The rounds that are neither released nor refused, oldest first: they are opened in this order."""
