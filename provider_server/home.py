@@ -27,16 +27,14 @@ from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
 from federation.runtime.settings import BadSettings, load
 from federation.runtime.visible import short
-from federation.transport.certificates import Certificate, hosts_of, issue
-from provider_server.fleet.fabric_files import load_fabric
 from provider_server.fleet.leases import Lease, context_links, context_tokens
-from provider_server.fleet.parts import FabricParts
-from provider_server.fleet.telemetry.inventory import Inventory, load as load_inventory
 from provider_server.rounds.provider import Provider
 from provider_server.settings import ProviderSettings
 from provider_server.store.store import Store, StoreNotEmpty
 
 if TYPE_CHECKING:  # what learns takes a second to import: verbs that record leases do without
+    from federation.transport.certificates import Certificate
+    from provider_server.fleet.parts import FabricParts
     from provider_server.learning.findings import Findings
     from provider_server.learning.kin import Features
     from provider_server.learning.own_sight import OwnSight
@@ -49,6 +47,8 @@ SAMPLE = Path(__file__).with_name("provider.toml")
 
 def create(home: Path, hosts: Sequence[str], random_bytes: RandomBytes, now: datetime) -> None:
     """Makes a home: fresh keys, a certificate for `hosts`, the sample settings; FileExistsError if it has keys."""
+    from federation.transport.certificates import issue
+
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     new_key(home / "signing.key", random_bytes)
     new_key(home / "context.key", random_bytes)
@@ -59,8 +59,10 @@ def create(home: Path, hosts: Sequence[str], random_bytes: RandomBytes, now: dat
         (home / "provider.toml").write_text(SAMPLE.read_text(encoding="utf-8"), encoding="utf-8")
 
 
-def renew_certificate(home: Path, hosts: Sequence[str], now: datetime, lifetime_d: int) -> Certificate:
+def renew_certificate(home: Path, hosts: Sequence[str], now: datetime, lifetime_d: int) -> "Certificate":
     """Replaces TLS key and certificate, for `hosts` or, without any, for the hosts of the old certificate."""
+    from federation.transport.certificates import hosts_of, issue
+
     names = hosts or hosts_of(read(home / "tls.pem"))
     certificate = issue(SigningKey(read_key(home / "signing.key")), names, now, lifetime_d)
     replace_secret(home / "tls.key", certificate.key_pem)
@@ -127,10 +129,14 @@ def open_provider(home: Path, database: str | None, settings: ProviderSettings) 
     return provider
 
 
-def fabric_parts(settings: ProviderSettings) -> FabricParts | None:
+def fabric_parts(settings: ProviderSettings) -> "FabricParts | None":
     """The parts that tenants vote for; BadSettings where votes are asked for and no file names a leaf."""
     if not settings.plan.votes_share:
         return None
+    from provider_server.fleet.fabric_files import load_fabric
+    from provider_server.fleet.parts import FabricParts
+    from provider_server.fleet.telemetry.inventory import Inventory, load as load_inventory
+
     told = settings.telemetry
     inventory = load_inventory(Path(told.inventory)) if told.inventory else Inventory()
     parts = FabricParts.of(load_fabric([Path(name) for name in told.fabric], inventory))
