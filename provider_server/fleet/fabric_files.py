@@ -28,7 +28,7 @@ from provider_server.fleet.telemetry.inventory import Inventory
 _MOST_BYTES = 1 << 28
 _PACKED = (".gz", ".bz2", ".xz")
 _BLOCK = re.compile(r'^(Switch|Ca|Rt)\s+\d+\s+"([SHR]-[0-9a-f]+)"\s*#\s*"([^"]*)"', re.ASCII)
-_PORT = re.compile(r'^\[(\d+)\](?:\([0-9a-f]+\))?\s+"([SHR]-[0-9a-f]+)"\[(\d+)\](?:\([0-9a-f]+\))?', re.ASCII)
+_PORT = re.compile(r'^\[(\d{1,9})\](?:\([0-9a-f]+\))?\s+"([SHR]-[0-9a-f]+)"\[(\d{1,9})\](?:\([0-9a-f]+\))?', re.ASCII)
 _RAIL = re.compile(r"(?:mlx5|mlx4|hfi1|rdma)\D*(\d{1,3})$", re.ASCII)
 _COUNTED = re.compile(r"HCA-([1-9]\d{0,2})\b", re.ASCII)
 _SETTING = re.compile(r"(\w+)=(\S+)", re.ASCII)

@@ -84,7 +84,7 @@ def _seconds(found: re.Match[str]) -> float | None:
     try:
         day = datetime(int(parts["Y"]), month, int(parts["d"]), int(parts["H"]), tzinfo=_zone(parts))
         whole = day.replace(minute=int(parts["M"]), second=int(parts["S"]))
-    except ValueError:
+    except (ValueError, OverflowError):  # a day or an hour of many digits
         return None
     return whole.timestamp() + float(f"0.{parts.get('f') or 0}")
 
