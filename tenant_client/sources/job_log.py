@@ -43,7 +43,7 @@ _WRAPPED = re.compile(r"(?<=[\s(])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Excep
 _IGNORED = re.compile(r"xception ignored in|Error in atexit\._run_exitfuncs")
 _PROGRESS_WORDS = ("it/s", "s/it", "loss", "iteration")
 _COUNTED_WORDS = ("step", "upd", "batch")  # progress where a number follows
-_STOPPED = re.compile(r"CANCELLED AT \S+(?: DUE TO (TIME LIMIT|PREEMPTION))?")
+_STOPPED = re.compile(r"CANCELLED AT \S+(?: DUE TO (TIME LIMIT|PREEMPTION))?|^TERM_[A-Z]+:")
 _ERROR_LOOKING = re.compile(r"\b(?:error|fatal|fail(?:ed|ure)|abort(?:ed)?)\b|\w(?:Error|Exception)\b", re.IGNORECASE)
 
 # An exception of these may be a question that the program asked: `except KeyError: build it`.
@@ -149,15 +149,14 @@ class _Job:
             self._take_chain(chain)
         if part:
             self._read.append(line.text)
-        elif self._failed_at and self._begins_again(line.text):
-            self._begin_again(line.number)
+        elif (self._failed_at or self._tracebacks.open) and self._begins_again(line.text):
+            self._begin_again(line)
         elif not self._spoke(line) and (self._kept or self._failed_at or self._tracebacks.open):
             self._went_on(line)
 
     def close(self) -> list[Evidence]:
         for chain in self._tracebacks.close():
             self._take_chain(chain)
-        self._survive(self._recent[-1].number if self._recent else 0)
         self._end_well()
         self._keep_caught()
         if not self._failures():
@@ -218,7 +217,7 @@ class _Job:
         said, introduced = record(head), record(below)
         if said is None and introduced is not None and (introduced.level is not LogLevel.INFO or CAUGHT.search(below)):
             said = introduced
-        caught = said is not None and said.level < LogLevel.ERROR and not self._stopped
+        caught = said is not None and said.level < LogLevel.ERROR and not self._after_stop(seen)
         if said is None or not caught or seen.source != SOURCE or somebody_ended(seen.reason) or not _is_failure(seen):
             self._keep(seen)
         elif len(self._caught) < _MOST_KINDS:
@@ -246,9 +245,10 @@ class _Job:
         self._failed_at = max(self._failed_at, seen.line, 1)
         if not again:  # what comes again and again between steps ends nothing
             self._steps, self._alive, self._looked_at = Steps(), 0, 0
-            for line in self._recent:
-                if line.number > seen.line:
-                    self._note(line)
+            for line in [line for line in self._recent if line.number > seen.line]:
+                self._note(line)
+                if self._survive(line.number):
+                    break
 
     def _after_stop(self, seen: Evidence) -> bool:
         if not self._stopped or seen.line <= self._stopped_at or seen.reason == "node_failure":
@@ -267,7 +267,8 @@ class _Job:
             return
         self._recent.append(line)
         self._note(line)
-        self._survive(line.number)
+        if self._survive(line.number):
+            self._tracebacks = Tracebacks()
 
     def _note(self, line: Line) -> None:
         """Counts a line that shows that the job lives on: a step, or a record of a logger."""
@@ -279,12 +280,15 @@ class _Job:
                 if len(caught.later) < _ALIVE and (said is None or said.shape == caught.shape):
                     caught.later.add(line.number)
 
-    def _survive(self, number: int) -> None:
+    def _survive(self, number: int) -> bool:
+        """Forgets the failures once there are so many steps after them."""
         failures = self._failures()
         before = bool(failures) and all(_kind(one) in self._survived for one in failures)
-        if self._steps.count >= (_SURVIVED_AGAIN if before else SURVIVED):
+        survived = self._steps.count >= (_SURVIVED_AGAIN if before else SURVIVED)
+        if survived:
             self._survived.update(map(_kind, failures))
             self._forget(number)
+        return survived
 
     def _failures(self) -> list[Evidence]:
         return [*filter(_is_failure, self._kept.values()), *(caught.seen for caught in self._caught)]
@@ -295,7 +299,8 @@ class _Job:
         self._caught.clear()
         self._earlier.clear()
         self._steps, self._alive, self._alive_at, self._failed_at = Steps(), 0, number, 0
-        self._tracebacks, self._stopped = Tracebacks(), ""
+        self._stopped = ""
+        self._recent.clear()
 
     def _begins_again(self, text: str) -> bool:
         """Whether this line starts another attempt: it says so, or with others it is how the file began."""
@@ -303,22 +308,30 @@ class _Job:
             self._repeated = self._repeated + 1 if _masked(text) == self._banner[self._repeated] else 0
         return AGAIN.search(text) is not None or self._repeated == _BANNER
 
-    def _begin_again(self, number: int) -> None:
+    def _begin_again(self, line: Line) -> None:
+        if self._alive and WELL.search(line.text):
+            self._forget(line.number)
+            return
+        for chain in self._tracebacks.close():
+            self._take_chain(chain)
         self._keep_caught()
         earlier = dict(self._kept if self._failures() else self._earlier)
         failed_at = self._failed_at
-        self._forget(number)
+        self._forget(line.number)
         self._earlier, self._failed_at, self._repeated = earlier, failed_at, 0
 
     def _end_well(self) -> None:
-        """Forgets all where the end says that the job ended well, and the job itself said so or lived on before it."""
+        """Forgets what came before the job said that it ended well, and what peers say of its end after that."""
         for line in self.leftover.tail:
-            if line.number <= self._failed_at or not WELL.search(line.text) or _ERROR_LOOKING.search(line.text):
+            if not WELL.search(line.text) or _ERROR_LOOKING.search(line.text):
                 continue
             said = record(line.text)
-            if self._alive or (said is not None and said.level < LogLevel.ERROR):
-                self._forget(line.number)
-                return
+            if (said is not None and said.level < LogLevel.ERROR) or (self._alive and line.number > self._failed_at):
+                self._alive_at = line.number
+                self._earlier.clear()
+                self._caught = [caught for caught in self._caught if caught.seen.line > line.number]
+                later = {kind: seen for kind, seen in self._kept.items() if seen.line > line.number}
+                self._kept = {kind: seen for kind, seen in later.items() if seen.role is not Role.SYMPTOM}
 
     def _keep_caught(self) -> None:
         """Of what was caught, keeps what may have ended the job all the same."""

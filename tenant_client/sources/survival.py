@@ -48,6 +48,12 @@ _UNCOUNTED = re.compile(
 _NUMBER = re.compile(
     r"(?:(?<![A-Za-z\d.-])|(?<=[a-z]{4})|(?<=[a-z]-))\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w|\.\d)", re.ASCII
 )
+# What tells a step from a list of ids: a total or a share, a measurement, or the word for what is counted.
+_OF_STEPS = re.compile(
+    r"\d ?/ ?\d|\d ?%|\d of \d|\d\.\d|(?i:step|epoch|iter|batch|upd|sample|token|example|image|episode|round|generation"
+    r"|trial|fold|record|row|chunk|shard|game|progress|processed|done|train|eval|valid|acc|checkpoint|saved)",
+    re.ASCII,
+)
 _NO_LETTER = re.compile(r"[^A-Za-z]+")
 
 
@@ -71,12 +77,12 @@ class Steps:
         found = STEP.search(text) if named else _COUNTED.search(text)
         if named or found:
             self._named.add(next(filter(None, found.groups())) if found else text[:_LOOKED_AT])
-        if self.count == before and not _NO_STEP.search(text[:_LOOKED_AT]):
+        if self.count == before and not is_teardown(text):
             self._count(_UNCOUNTED.sub(" ", text[:_LOOKED_AT]))
         return self.count > before
 
     def _count(self, text: str) -> None:
-        numbers = _NUMBER.findall(text)
+        numbers = _NUMBER.findall(text) if _OF_STEPS.search(text) else ()
         words = _NO_LETTER.sub(" ", _NUMBER.sub(" ", text)).strip()
         if not 0 < len(numbers) <= _MOST_NUMBERS or not (words or len(numbers) > 2):
             return
