@@ -25,7 +25,7 @@ from tenant_client.sources.prefixes import NCCL_LINE, LineOrigin, place, stamp
 from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
 from tenant_client.sources.reasons import REASONS, UNKNOWN, somebody_ended
 from tenant_client.sources.scanning import Line, Scanner, gate_of
-from tenant_client.sources.survival import AGAIN, CAUGHT, SURVIVED, WELL, LogLevel, Steps, is_teardown, record
+from tenant_client.sources.survival import CAUGHT, SURVIVED, WELL, LogLevel, Steps, begins_again, is_teardown, record
 from tenant_client.sources.torchrun import WORDS as TORCHRUN_WORDS, TorchrunLines
 from tenant_client.sources.tracebacks import Raised, Tracebacks
 
@@ -40,7 +40,7 @@ CANCELLED = "cancelled"
 SEGFAULT = "segmentation_fault"
 _OWN_CRASH = re.compile(r"Caught signal|SIGSEGV received|Fatal Python error")
 _WRAPPED = re.compile(r"(?<=[\s(])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception))(?:: |\(['\"])")
-_IGNORED = re.compile(r"xception ignored in|Error in atexit\._run_exitfuncs")
+_IGNORED = ("xception ignored in", "Error in atexit._run")
 _PROGRESS_WORDS = ("it/s", "s/it", "loss", "iteration")
 _COUNTED_WORDS = ("step", "upd", "batch")  # progress where a number follows
 _STOPPED = re.compile(r"CANCELLED AT \S+(?: DUE TO (TIME LIMIT|PREEMPTION))?|^TERM_[A-Z]+:")
@@ -79,7 +79,7 @@ def read(
 
 @cache
 def _words() -> tuple[str, ...]:
-    return (*table().words, *TORCHRUN_WORDS, RANK_WORD, "xception ignored in")
+    return (*table().words, *TORCHRUN_WORDS, RANK_WORD, _IGNORED[0])
 
 
 @cache
@@ -142,7 +142,7 @@ class _Job:
         return scanner.line() if self._looked_at < _MOST_LOOKED_AT else scanner.hit(_gate_and_progress())
 
     def take(self, line: Line, above: str = "") -> None:
-        if _IGNORED.search(line.text):
+        if _IGNORED[0] in line.text or _IGNORED[1] in line.text:
             self._ignored = line.number
         part = self._tracebacks.feed(line.number, line.text, above, muted=0 <= line.number - self._ignored <= 1)
         for chain in self._tracebacks.finished():
@@ -306,7 +306,7 @@ class _Job:
         """Whether this line starts another attempt: it says so, or with others it is how the file began."""
         if self._banner:
             self._repeated = self._repeated + 1 if _masked(text) == self._banner[self._repeated] else 0
-        return AGAIN.search(text) is not None or self._repeated == _BANNER
+        return begins_again(text) or self._repeated == _BANNER
 
     def _begin_again(self, line: Line) -> None:
         if self._alive and WELL.search(line.text):

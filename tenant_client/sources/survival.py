@@ -176,7 +176,7 @@ WELL = re.compile(
     r"|max_(?:epochs|steps)\W{0,2}=\W{0,2}\d+\W{0,2} reached|worker group successfully finished"
     r"|\bexit ?(?:code|status)\W{1,3}0\b|\bwith code 0\b"
 )
-AGAIN = re.compile(
+_AGAIN = re.compile(
     r"will restart worker group|restart_count=[1-9]"
     r"|(?i:\b(?:restarting|relaunch\w*|resubmitt\w*|requeu(?:ed?|e?ing)|re-?running)\b(?! (?:in|after|is|may|not)\b))"
     r"|^(?:Exited with exit code \d|Successfully completed\.|Sender: LSF System)"
@@ -184,7 +184,28 @@ AGAIN = re.compile(
     r"|mpirun|horovodrun|srun|ray|bash|sh) \S|\b(?i:attempt|try|run|trial) #?[2-9]\d*(?: ?(?:/|of) ?\d+)?\W*$",
     re.ASCII,
 )
+_AGAIN_WORDS = (
+    "start",
+    "aunch",
+    "esubm",
+    "eque",
+    "unning",
+    "exit code",
+    "Success",
+    "Sender",
+    "ttempt",
+    "ry",
+    "un",
+    "rial",
+)
 CAUGHT = re.compile(
     r"(?i)\b(?:retr\w+|skip\w*|ignor\w*|fall\w*[ -]?back|caught|suppress\w*|continu\w*|could not|cannot|can't|unable"
     r"|failed|optional|disabl\w*|recover\w*|try\w* again|will be|went wrong)\b"
 )
+
+
+def begins_again(text: str) -> bool:
+    """Whether a line says that another attempt begins, or that one has ended."""
+    return (text[:1] == "+" or any(word in text for word in _AGAIN_WORDS)) and _AGAIN.search(
+        text[:_LOOKED_AT]
+    ) is not None
