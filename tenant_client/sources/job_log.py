@@ -229,6 +229,8 @@ class _Job:
         where, text, at_s = place(head), text.strip()[:_TEXT], stamp(head)
         if where.rank is None and NCCL_LINE.search(head[:256]):
             where = LineOrigin(self._nccl.rank_of(head), where.host, where.gpu)
+        elif cue is not None and cue.level is Level.PROGRAM and ":" not in where.gpu:
+            where = replace(where, gpu="")  # the program named it: it is not where something broke
         return Evidence(reason, role, SOURCE, self._file, number, text, at_s, where.rank, where.host, where.gpu, form)
 
     def _keep(self, seen: Evidence) -> None:
