@@ -29,10 +29,11 @@ _OTHERS = {
     ),
 }
 _SYSLOG = re.compile(
-    r"^(?:<\d+>)?(?:[A-Z][a-z]{2} +\d+ [\d:]{8}|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)?) "
+    r"^(?:<\d+>)?(?:-|[A-Z][a-z]{2} +\d+ [\d:]{8}|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)?) "
     r"(?P<host>(?!(?:[A-Z]+|[a-z]) )[\w.-]+) (?P<program>[\w./@-]+?)(?P<pid>\[\d+\])?: (?P<said>.*)",
     re.ASCII | re.DOTALL,
 )
+_MOST_FIELDS = 256
 _OF_A_JOB = re.compile(
     r"(?i)(?:.*/)?(?:python[\d.]*|pt_\w*|torch\S*|\S*train\S*|\S+\.(?:py|sh)|ray\w*|srun|slurm\w*|mpirun|orted|prted"
     r"|deepspeed|accelerate|docker/\S+|podman|nvidia\S*|nv-\S+|kubelet|bash|sh|jupyter\S*|job\S*|run\S*)"
@@ -43,6 +44,8 @@ _SERVICE = re.compile(r"kernel|\S+d|\S+-daemon|cron|CRON|nginx|gnome-\S+|Xorg|Ne
 def form_of(head: str) -> str:
     """What a file is by its first lines: one of the forms above, "" for none of them."""
     found = [line for line in head.splitlines() if line.strip()][:60]
+    if head.startswith("__CURSOR="):
+        return SYSTEM_LOG
     if "nvidia-bug-report" in head or "NVIDIA bug report" in head:
         return BUG_REPORT
     for form, shape in _OTHERS.items():
@@ -55,6 +58,8 @@ def form_of(head: str) -> str:
 
 def of_jobs(reader: CappedReader, head: str, limits: ReadLimits = DEFAULT_LIMITS) -> CappedReader:
     """A system log with what may be a job's and the kernel's, line for line."""
+    if head.startswith("__CURSOR="):
+        return CappedReader(_Joined(_exported(reader, limits)), reader.file, limits.total_bytes)
     programs = {record.program for line in head.splitlines()[:-1] or [head] if (record := _record(line)) is not None}
     only = next(iter(programs)) if len(programs) == 1 else ""
     alone = "" if _SERVICE.fullmatch(only) else only
@@ -85,7 +90,7 @@ class _Joined:
 
 
 def _own(line: bytes, alone: str) -> bytes:
-    record = _record(line.decode("utf-8", "replace"))
+    record = _record(line.decode("utf-8", "replace")) if line else None
     if record is None:
         return line + b"\n" if alone else b"\n"
     if record.program == "kernel":
@@ -96,20 +101,34 @@ def _own(line: bytes, alone: str) -> bytes:
 
 def _record(line: str) -> _Record | None:
     if line[:1] == "{" and '"MESSAGE"' in line:
-        line = _of_journal(line)
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+        line = _of_journal(record)
     found = _SYSLOG.match(line)
     return _Record(found["program"], found["said"], line, bool(found["pid"])) if found else None
 
 
-def _of_journal(line: str) -> str:
-    """A record of `journalctl -o json` as a line of text; its message is a list of bytes where it is not plain text."""
+def _exported(reader: CappedReader, limits: ReadLimits) -> Iterator[bytes]:
+    """Of `journalctl -o export`, a field a line, each record in the place of the empty line that ends it."""
+    record: dict[str, object] = {}
+    for _, line in lines(reader, limits):
+        name, _, value = line.decode("utf-8", "replace").partition("=")
+        if value and len(record) < _MOST_FIELDS:
+            record[name] = value
+        yield _own(_of_journal(record).encode(), "") if not line else b"\n"
+        record = record if line else {}
+    yield _own(_of_journal(record).encode(), "")
+
+
+def _of_journal(record: dict[str, object]) -> str:
+    """A record of the journal as a line of text; its message is a list of bytes where it is not plain text."""
     try:
-        record = json.loads(line)
-        said = record["MESSAGE"]
+        said, us = record["MESSAGE"], record.get("__REALTIME_TIMESTAMP")
         text = bytes(said).decode("utf-8", "replace") if isinstance(said, list) else str(said)
-        us = record.get("__REALTIME_TIMESTAMP")
-        at = datetime.fromtimestamp(int(us) / 1e6, UTC).isoformat() if us else "Jan  1 00:00:00"  # no year: no time
-    except (ValueError, KeyError, TypeError, OverflowError, OSError, RecursionError, AttributeError):
+        at = datetime.fromtimestamp(int(str(us)) / 1e6, UTC).isoformat() if us else "-"
+    except (ValueError, KeyError, TypeError, OverflowError, OSError):
         return ""
     is_kernel = record.get("_TRANSPORT") == "kernel"
     program = "kernel" if is_kernel else str(record.get("SYSLOG_IDENTIFIER") or record.get("_COMM") or "-")

@@ -40,7 +40,7 @@ _HOST = re.compile(
     rf"^(?!python|slurm|lib|{_EXCEPTION}|[\w.-]+\.(?:py|sh|cc?|cpp|cu|h|so|yaml|json): |(?:\w+\.)+[A-Z])"
     r"(?P<label>[A-Za-z][\w.-]*\d[\w.-]*|[A-Za-z]\w*-[\w.-]+): |\bON (?P<slurm>[\w.-]+) CANCELLED"
     r"|srun: error: (?P<srun>[\w.-]+): task|[Nn]ode failure on (?P<failed>[\w.-]+)|\bip=(?P<ray>[\w.:-]+)\)"
-    r"|[T ]\d\d:\d\d:\d\d\S* (?P<syslog>[\w.-]+) kernel: ",
+    r"|(?:[T ]\d\d:\d\d:\d\d\S*|^-) (?P<syslog>[\w.-]+) kernel: ",
     re.ASCII,
 )
 _GPU = re.compile(
