@@ -33,7 +33,8 @@ SOURCE = "job_log"
 _TEXT = 400
 _MOST_KINDS = 1024
 _SURVIVED_AGAIN = 3
-_ALIVE = 3  # records of the logger that reported an exception
+_ALIVE = 3  # records of the logger that reported an exception below ERROR
+_LIVED, _LIVED_ON = 20, 100  # records after an exception that a logger reported, after any
 _MOST_LOOKED_AT = 50_000  # lines after a failure; then only those with a word
 DISK_FULL = "disk_full"
 CANCELLED = "cancelled"
@@ -131,7 +132,7 @@ class _Job:
         self._recent: deque[Line] = deque(maxlen=32)  # a chain of exceptions is complete only some lines later
         self._alive_at = self._failed_at = self._looked_at = 0
         self._stopped, self._stopped_at = "", 0
-        self._ignored = -2
+        self._ignored, self._unlogged = -2, False
         self._read: deque[str] = deque(maxlen=1024)  # of tracebacks
 
     def wanted(self, scanner: Scanner) -> Line | None:
@@ -221,6 +222,7 @@ class _Job:
         if said is None and introduced is not None and (introduced.level is not LogLevel.INFO or CAUGHT.search(below)):
             said = introduced
         caught = said is not None and said.level < LogLevel.ERROR and not self._after_stop(seen)
+        self._unlogged |= said is None and introduced is None
         if said is None or not caught or seen.source != SOURCE or somebody_ended(seen.reason) or not _is_failure(seen):
             self._keep(seen)
         elif len(self._caught) < _MOST_KINDS:
@@ -290,6 +292,7 @@ class _Job:
         failures = self._failures()
         before = bool(failures) and all(_kind(one) in self._survived for one in failures)
         survived = self._steps.count >= (_SURVIVED_AGAIN if before else SURVIVED)
+        survived |= self._alive >= (_LIVED_ON if self._unlogged else _LIVED)
         if survived:
             self._survived.update(map(_kind, failures))
             self._forget(number)
@@ -304,7 +307,7 @@ class _Job:
         self._caught.clear()
         self._earlier.clear()
         self._steps, self._alive, self._alive_at, self._failed_at = Steps(), 0, number, 0
-        self._stopped = ""
+        self._stopped, self._unlogged = "", False
         self._recent.clear()
 
     def _begins_again(self, text: str) -> bool:

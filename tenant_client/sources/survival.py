@@ -29,9 +29,9 @@ _UNEVEN = 12  # so many numbers that grow by chance alone are one in 12!
 
 # Lines that come when a job ends, waits or tries again, or that a stack or a table of devices repeats.
 _NO_STEP = re.compile(
-    r"(?i:\b(?:retr(?:y|ies|ying)|attempts?|still|wait(?:ed|ing|s)?|time[ds]?[ -]?out|heartbeats?|watchdog|monitor\w*"
-    r"|kill\w*|signal|abort\w*|terminat\w*|exit\w*|shut\w*|clos(?:e|ed|ing)|destroy\w*|dead|lost|sleep\w*|poll\w*"
-    r"|(?:re|dis)connect\w*|back(?:ing )?off|unreachable)\b)|\b[Ff]ail(?:ed|ures?)\b(?![ =:]+\d)|\bERROR\b|\berror: "
+    r"(?i:\b(?:retr(?:y|ies|ying)|attempts?|still|time[ds]?[ -]?out|heartbeats?|watchdog|monitor\w*|signal|abort\w*"
+    r"|terminat\w*|exit\w*|shut\w*|clos(?:e|ed|ing)|destroy\w*|poll\w*|(?:re|dis)connect\w*|back(?:ing )?off"
+    r"|unreachable|(?:wait(?:ed|ing|s)?|kill\w*|dead|lost|sleep\w*)(?![=:] ?\d))\b)|\b[Ff]ail(?:ed|ures?)\b(?![ =:]+\d)|\bERROR\b|\berror: "
     r"|\b(?:FATAL|CRITICAL|N/A)\b|[A-Za-z](?:Error|Exception)\b|0x[\da-f]{4}|NCCL (?:INFO|WARN)"
     r"|[\dA-Fa-f]{4}:[\dA-Fa-f]{2}:[\dA-Fa-f]{2}\.\d|^\s*File \"|^(?:srun|slurmstepd|wandb|make): |^\s*frame #",
     re.ASCII,
