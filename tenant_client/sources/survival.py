@@ -13,10 +13,10 @@ r"""What shows that a job lived on after what looked like its failure: steps, re
 'WARNING'
 """
 
-import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import islice
 
 from tenant_client.sources.prefixes import NCCL_LINE
 
@@ -27,34 +27,50 @@ _COUNTED = re.compile(r"\b(?:step|upd|updates?|batch)\W{1,8}(\d+)", re.ASCII | r
 _LOOKED_AT, _MOST_NUMBERS, _MOST_KINDS = 400, 24, 512
 _UNEVEN = 12  # so many numbers that grow by chance alone are one in 12!
 
-# Lines that come when a job ends, waits or tries again, or that a stack or a table of devices repeats.
-_NO_STEP = re.compile(
+# Lines that come when a job ends, waits or tries again, or that a stack or a table of devices repeats; the words first,
+# since they are quickly looked for.
+_END_WORDS = (
+    *("retr", "attempt", "still", "time out", "timeout", "timed out", "heartbeat", "watchdog", "monitor", "signal"),
+    *("abort", "terminat", "exit", "shut", "clos", "destroy", "poll", "connect", "backoff", "backing off"),
+    *("unreachable", "wait", "kill", "dead", "lost", "sleep", "fail", "error", "exception", "fatal", "critical", "n/a"),
+    *("0x", "nccl ", 'file "', "frame #", "srun: ", "slurmstepd", "wandb: ", "make: "),
+)
+_END = re.compile(
     r"(?i:\b(?:retr(?:y|ies|ying)|attempts?|still|time[ds]?[ -]?out|heartbeats?|watchdog|monitor\w*|signal|abort\w*"
     r"|terminat\w*|exit\w*|shut\w*|clos(?:e|ed|ing)|destroy\w*|poll\w*|(?:re|dis)connect\w*|back(?:ing )?off"
-    r"|unreachable|(?:wait(?:ed|ing|s)?|kill\w*|dead|lost|sleep\w*)(?![=:] ?\d))\b)|\b[Ff]ail(?:ed|ures?)\b(?![ =:]+\d)|\bERROR\b|\berror: "
-    r"|\b(?:FATAL|CRITICAL|N/A)\b|[A-Za-z](?:Error|Exception)\b|0x[\da-f]{4}|NCCL (?:INFO|WARN)"
-    r"|[\dA-Fa-f]{4}:[\dA-Fa-f]{2}:[\dA-Fa-f]{2}\.\d|^\s*File \"|^(?:srun|slurmstepd|wandb|make): |^\s*frame #",
+    r"|unreachable|(?:wait(?:ed|ing|s)?|kill\w*|dead|lost|sleep\w*)(?![=:] ?\d))\b)"
+    r"|\b[Ff]ail(?:ed|ures?)\b(?![ =:]+\d)|\bERROR\b|\berror: |\b(?:FATAL|CRITICAL|N/A)\b"
+    r"|[A-Za-z](?:Error|Exception)\b|0x[\da-f]{4}|NCCL (?:INFO|WARN)|^\s*File \"|^(?:srun|slurmstepd|wandb|make): "
+    r"|^\s*frame #",
     re.ASCII,
 )
-_UNCOUNTED = re.compile(
-    r"(?i)\d{4}[-/]\d\d[-/]\d\d(?:[t _,]+\d)?|\d+:\d\d(?::\d\d)?(?:[.,]\d+)?|\b[iwef]\d{4} |\d{10,}(?:\.\d+)?"
-    r"|\b(?:\w*elapsed|uptime|\w*time\w*|eta|duration|age)\b[^\w\n]{0,20}\d[\d.]*"
-    r"|(?:rank|gpu|cuda|device|pid|process|processor|proc|worker|node|host|thread|tid|port|line|task|job|channel|link"
-    r"|cpu|core|actor|replica|peer|server|client|slot|signal|code|errno|uid|id|restart|version|#)s?"
-    r"(?:[\s_:=\[(-]{1,4}|(?=\d))\d+(?:/\d+)?"
-    r"|\b\d[\d.,]* ?(?:[munμ]?s|secs?|seconds?|mins?|minutes?|h|hours?|days?|[kmgt]i?b)\b",
-    re.ASCII,
-)
+_BUS_ID = re.compile(r":[\dA-Fa-f]{2}:[\dA-Fa-f]{2}\.\d\b", re.ASCII)
+_CLOCK = re.compile(r"\d{4}[-/]\d\d[-/]\d\d(?:[tT _,]+\d)?|\d+:\d\d(?::\d\d)?(?:[.,]\d+)?", re.ASCII)
 _NUMBER = re.compile(
     r"(?:(?<![A-Za-z\d.-])|(?<=[a-z]{4})|(?<=[a-z]-))\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w|\.\d)", re.ASCII
 )
+_WORD_BEFORE = re.compile(r"[^a-z\d#]{0,20}([a-z]+|#)", re.ASCII)  # of a text backwards
+_UNIT_AFTER = re.compile(
+    r" ?(?:[munμ]?s|secs?|seconds?|mins?|minutes?|h|hours?|days?|[kmgt]i?b)\b", re.ASCII | re.IGNORECASE
+)
+# Words before a number that is an id, or a time.
+_NO_COUNTER = frozenset(
+    (
+        *("rank", "gpu", "cuda", "device", "pid", "process", "processor", "proc", "worker", "node", "host", "thread"),
+        *("tid", "lwp", "port", "line", "task", "job", "channel", "link", "cpu", "core", "actor", "replica", "peer"),
+        *("server", "client", "slot", "code", "errno", "uid", "id", "restart", "version", "#", "time", "elapsed"),
+        *("uptime", "eta", "duration", "age", "ms", "sec", "second", "min", "minute", "h", "hour"),
+    )
+)
 # What tells a step from a list of ids: a total or a share, a measurement, or the word for what is counted.
-_OF_STEPS = re.compile(
-    r"\d ?/ ?\d|\d ?%|\d of \d|\d\.\d|(?i:step|epoch|iter|batch|upd|sample|token|example|image|episode|round|generation"
-    r"|trial|fold|record|row|chunk|shard|game|progress|processed|done|train|eval|valid|acc|checkpoint|saved)",
-    re.ASCII,
+_MEASURED = re.compile(r"\d ?/ ?\d|\d ?%|\d of \d|\d\.\d", re.ASCII)
+_STEP_WORDS = (
+    *("step", "epoch", "iter", "batch", "upd", "sample", "token", "example", "image", "episode", "round", "generation"),
+    *("trial", "fold", "record", "row", "chunk", "shard", "game", "progress", "processed", "done", "train", "eval"),
+    *("valid", "acc", "checkpoint", "saved"),
 )
 _NO_LETTER = re.compile(r"[^A-Za-z]+")
+_MOST_DIGITS = 10  # longer numbers are times
 
 
 class Steps:
@@ -62,7 +78,7 @@ class Steps:
 
     def __init__(self) -> None:
         self._named: set[str] = set()
-        self._counters: dict[tuple[str, int], list[list[float]]] = {}
+        self._counters: dict[tuple[str, int], tuple[_Run | None, ...]] = {}
         self._longest = 0
 
     @property
@@ -78,36 +94,61 @@ class Steps:
         if named or found:
             self._named.add(next(filter(None, found.groups())) if found else text[:_LOOKED_AT])
         if self.count == before and not is_teardown(text):
-            self._count(_UNCOUNTED.sub(" ", text[:_LOOKED_AT]))
+            self._count(_CLOCK.sub(" ", text[:_LOOKED_AT]))
         return self.count > before
 
     def _count(self, text: str) -> None:
-        numbers = _NUMBER.findall(text) if _OF_STEPS.search(text) else ()
-        words = _NO_LETTER.sub(" ", _NUMBER.sub(" ", text)).strip()
-        if not 0 < len(numbers) <= _MOST_NUMBERS or not (words or len(numbers) > 2):
+        numbers = _NUMBER.findall(text)
+        kind = _NO_LETTER.sub(" ", text), len(numbers)
+        runs = self._counters.get(kind)
+        if runs is None:
+            if len(self._counters) >= _MOST_KINDS:
+                return
+            runs = self._counters[kind] = _runs(text) if kind[0].strip() or len(numbers) > 2 else ()
+        for run, number in zip(runs, numbers, strict=False):
+            if run is not None:
+                run.grow(float(number.replace(",", "")))
+                self._longest = max(self._longest, run.steps)
+
+
+def _runs(text: str) -> "tuple[_Run | None, ...]":
+    """A run for each number of a line that may be a counter: no id, no time, no size."""
+    lower = text.lower()
+    if _MEASURED.search(text) is None and not any(word in lower for word in _STEP_WORDS):
+        return ()
+    may_count = []
+    for number in islice(_NUMBER.finditer(text), _MOST_NUMBERS):
+        word = _WORD_BEFORE.match(lower[: number.start()][::-1])
+        unit = _UNIT_AFTER.match(text, number.end())
+        before = word[1][::-1] if word else ""
+        names_an_id = not _NO_COUNTER.isdisjoint((before, before.removesuffix("s")))
+        may_count.append(unit is None and not names_an_id and len(number[0]) < _MOST_DIGITS)
+    return tuple(_Run() if may else None for may in may_count)
+
+
+@dataclass
+class _Run:
+    """Growing values of one counter: what ranks repeat changes nothing, a smaller value begins another run."""
+
+    seen: set[float] = field(default_factory=set)
+    last: float = 0.0
+    strides: set[float] = field(default_factory=set)
+
+    @property
+    def steps(self) -> int:
+        """Even strides are a counter's; uneven ones may be chance, and so count less."""
+        return len(self.seen) if len(self.strides) < 2 else len(self.seen) * SURVIVED // _UNEVEN
+
+    def grow(self, value: float) -> None:
+        if value in self.seen:
             return
-        kind = words, len(numbers)
-        if kind not in self._counters and len(self._counters) >= _MOST_KINDS:
-            return
-        runs = self._counters.setdefault(kind, [[] for _ in numbers])
-        for run, number in zip(runs, numbers, strict=True):
-            _grow(run, float(number.replace(",", "")))
-        self._longest = max(self._longest, *map(_steps_of, runs))
-
-
-def _grow(run: list[float], value: float) -> None:
-    """A run of growing values: what ranks repeat changes nothing, a smaller value begins another run."""
-    if value in run:
-        return
-    if run and value < run[-1]:
-        run.clear()
-    run.append(value)
-
-
-def _steps_of(run: list[float]) -> int:
-    """Even strides are a counter's; uneven ones may be chance, and so count less."""
-    strides = {round(after - before, 6) for before, after in itertools.pairwise(run)}
-    return len(run) if len(strides) == 1 else len(run) * 5 // _UNEVEN
+        if value < self.last:
+            self.seen.clear()
+            self.strides.clear()
+        elif self.seen:
+            self.strides.add(round(value - self.last, 6))
+        self.seen.add(value)
+        self.last = value
 
 
 # ---- records of loggers --------------------------------------------------------------------------------------------
@@ -143,6 +184,11 @@ _LEVEL = re.compile(
     r"|(?:^|(?<=[:\] ]))(?P<glog>[DIWEF])(?=\d{4} \d\d:\d\d:\d\d)",
     re.ASCII,
 )
+_LEVEL_WORDS = (
+    *("INFO", "WARN", "ERROR", "DEBUG", "TRACE", "NOTICE", "SUCCESS", "EXCEPTION", "CRITICAL", "FATAL"),
+    *("[info", "[warn", "[error", "[debug", "[exception", "[critical", "evel", "lvl", "everity"),
+)
+_GLOG = re.compile(r"\W{0,4}[DIWEF]\d{4} ", re.ASCII)
 _BEFORE_LEVEL = 100
 _ORIGIN = re.compile(r"^\[?(?:rank|default)?\d*\]?: ?|\([^()]{1,80}\) ?", re.ASCII)
 _SENTENCE = re.compile(r"[A-Za-z]{2,} [a-z]{2,}")
@@ -152,6 +198,8 @@ _CPP = re.compile(r"\.(?:cpp|cc|cxx|cu|h|hpp):\d+\]|\[[DIWEF]\d{4} ", re.ASCII)
 def record(text: str) -> Record | None:
     """The level and shape of a line that a logger of Python's wrote; None for all others."""
     head = _ORIGIN.sub("", text[:256], count=1)
+    if not any(word in head for word in _LEVEL_WORDS) and not _GLOG.match(head):
+        return None
     found = _LEVEL.search(head, 0, _BEFORE_LEVEL)
     if not found or _SENTENCE.search(head[: found.start()]) or NCCL_LINE.search(head) or _CPP.search(head):
         return None
@@ -162,7 +210,11 @@ def record(text: str) -> Record | None:
 
 def is_teardown(text: str) -> bool:
     """Whether a line reads like one of a job that ends, waits or tries again."""
-    return _NO_STEP.search(text[:_LOOKED_AT]) is not None
+    text = text[:_LOOKED_AT]
+    lower = text.lower()
+    return _BUS_ID.search(text) is not None or (
+        any(word in lower for word in _END_WORDS) and _END.search(text) is not None
+    )
 
 
 # ---- ends and beginnings -------------------------------------------------------------------------------------------
