@@ -91,7 +91,11 @@ def match_line(text: str, sections: Iterable[str]) -> Cue | None:
 
 
 def match_exception(text: str, frames: Sequence[str]) -> Cue | None:
-    """The first cue for `type: message`; `frames` are "path:function" of its traceback."""
+    """The first cue for `type: message`; `frames` are "path:function" of its traceback.
+
+    What runs while a module is imported is none of its functions.
+    """
+    frames = [frame for frame in frames if not frame.endswith(":<module>")]
     for cue in table().sections["exception"]:
         if cue.matches(text) and (cue.frames is None or any(cue.frames.search(frame) for frame in frames)):
             return cue
