@@ -17,10 +17,13 @@ from tenant_client.sources.reasons import UNKNOWN
 
 SOURCE = "exit_status"
 EXIT_CODE = "exit_code"
-ABORTED = "aborted"
+_OF_ABORT = (
+    "The program ended itself by SIGABRT: look above for an assertion, a C++ exception or a watchdog's verdict;"
+    " it is no out-of-memory kill."
+)
 _BY_SIGNAL = {
     signal.SIGKILL: "killed",
-    signal.SIGABRT: ABORTED,
+    signal.SIGABRT: "killed",
     signal.SIGSEGV: "segmentation_fault",
     signal.SIGBUS: "shared_memory_full",
     signal.SIGXCPU: "time_limit",
@@ -34,7 +37,8 @@ def of(status: int, file: str = "exit status", *, rank: int | None = None, host:
         return None
     killer, reason = signal_of(status), reason_of(status)
     what = f"killed by {killer.name}" if killer else _MEANINGS.get(status, "failed")
-    return Evidence(reason, role_of(reason), SOURCE, file, 0, f"exit status {status}: {what}", None, rank, host)
+    told = reason, role_of(status), SOURCE, file, 0, f"exit status {status}: {what}", None, rank, host
+    return Evidence(*told, advice=advice_of(status))
 
 
 def reason_of(status: int) -> str:
@@ -45,9 +49,16 @@ def reason_of(status: int) -> str:
     return UNKNOWN if status in _MEANINGS else EXIT_CODE
 
 
-def role_of(reason: str) -> Role:
-    """What a status that supports this reason is beside other evidence."""
-    return {UNKNOWN: Role.TEARDOWN, ABORTED: Role.SYMPTOM}.get(reason, Role.ROOT)
+def role_of(status: int) -> Role:
+    """What a status is beside other evidence."""
+    if signal_of(status) is signal.SIGABRT:
+        return Role.SYMPTOM
+    return Role.TEARDOWN if reason_of(status) == UNKNOWN else Role.ROOT
+
+
+def advice_of(status: int) -> str:
+    """What to do, where the reason's advice does not fit this status."""
+    return _OF_ABORT if signal_of(status) is signal.SIGABRT else ""
 
 
 def signal_of(status: int) -> signal.Signals | None:

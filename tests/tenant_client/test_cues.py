@@ -61,7 +61,7 @@ def test_levels_order_hardware_before_network_before_programs() -> None:
     ("before", "after", "says"),
     [
         ('reason = "key_error"', 'reason = "keyerror"', "'keyerror' is not a reason"),
-        ('role = "teardown"', 'role = "end"', "nccl[7].role"),
+        ('role = "teardown"', 'role = "end"', "device[3].role"),
         ('level = "worker"', 'level = "nowhere"', ".level"),
         ("example = \"KeyError: 'input_ids'\"", 'example = "nothing"', "does not match its own example"),
         ('literals = ["fallen off"]', 'literals = ["GPU has"]', "holds no gate word"),

@@ -323,7 +323,8 @@ def test_the_first_observed_failure_is_read_with_rank_and_host(code: int, reason
 
 def test_an_abort_is_named_after_all_that_may_have_caused_it() -> None:
     (seen,) = read(reader(VERDICT.format(code=-6)))
-    assert (seen.reason, seen.rank, seen.role) == ("aborted", 1, Role.SYMPTOM)
+    assert (seen.reason, seen.rank, seen.role) == ("killed", 1, Role.SYMPTOM)
+    assert "assertion" in seen.advice
 
 
 @pytest.mark.parametrize("code", [1, -15])
