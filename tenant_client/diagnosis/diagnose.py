@@ -133,7 +133,8 @@ class Diagnosis:
     def _agreeing(self) -> Iterator[Evidence]:
         if self.root is not None:
             yield self.root
-            yield from (seen for seen in self.cascade if seen.reason == self.reason and seen.role is self.root.role)
+            reasons = {self.reason, REASONS[self.reason].parent if self.reason in REASONS else ""}  # a job may say less
+            yield from (seen for seen in self.cascade if seen.reason in reasons and seen.role is self.root.role)
 
 
 @dataclass
