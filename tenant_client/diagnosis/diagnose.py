@@ -120,13 +120,15 @@ class Diagnosis:
 
     @property
     def domain(self) -> Domain | None:
-        """Infrastructure, framework or script; None for unknown."""
-        return REASONS[self.reason].domain if self.reason in REASONS else None
+        """Infrastructure, framework or script, by the evidence and else by the reason; None for unknown."""
+        own = self.root.domain if self.root else None
+        return own or (REASONS[self.reason].domain if self.reason in REASONS else None)
 
     @property
     def advice(self) -> str:
-        """The advice for the reason; empty for unknown."""
-        return REASONS[self.reason].advice if self.reason in REASONS else ""
+        """The advice for this evidence, else for the reason; empty for unknown."""
+        own = self.root.advice if self.root else ""
+        return own or (REASONS[self.reason].advice if self.reason in REASONS else "")
 
     @property
     def sentence(self) -> str:
@@ -149,7 +151,8 @@ class Diagnosis:
     def _agreeing(self) -> Iterator[Evidence]:
         if self.root is not None:
             yield self.root
-            yield from (seen for seen in self.cascade if seen.reason == self.reason and seen.role is self.root.role)
+            reasons = {self.reason, REASONS[self.reason].parent if self.reason in REASONS else ""}  # a job may say less
+            yield from (seen for seen in self.cascade if seen.reason in reasons and seen.role is self.root.role)
 
 
 @dataclass

@@ -7,6 +7,7 @@
   one file the last counts. Lines after a scheduler's stop order are teardown.
 - What a logger reported below ERROR, with or without a traceback, was caught: it is the cause only where nothing shows
   that the job lived on, and never beside a later verdict.
+- A warning counts where a later failure is what it warned of.
 """
 
 import re
@@ -36,6 +37,7 @@ _SURVIVED_AGAIN = 3
 _ALIVE = 3  # records of the logger that reported an exception below ERROR
 _LIVED, _LIVED_ON = 20, 100  # records after an exception that a logger reported, after any
 _MOST_LOOKED_AT = 20_000  # lines after a failure; then only those with a word
+_MOST_WARNINGS = 64
 DISK_FULL = "disk_full"
 CANCELLED = "cancelled"
 SEGFAULT = "segmentation_fault"
@@ -133,6 +135,7 @@ class _Job:
         self._alive_at = self._failed_at = self._looked_at = 0
         self._stopped, self._stopped_at = "", 0
         self._ignored, self._unlogged = -2, False
+        self._warned: deque[tuple[re.Pattern[str], Evidence]] = deque(maxlen=_MOST_WARNINGS)
         self._read: deque[str] = deque(maxlen=1024)  # of tracebacks
 
     def wanted(self, scanner: Scanner) -> Line | None:
@@ -166,6 +169,10 @@ class _Job:
             self._kept = {**self._kept, **self._earlier}
         if not any(seen.role is Role.ROOT and seen.reason != CANCELLED for seen in self._kept.values()):
             self._keep_last_words()
+        failed = [seen for seen in self._kept.values() if seen.role is Role.ROOT]
+        for explains, warning in self._warned:
+            if any(seen.line > warning.line and explains.search(seen.text) for seen in failed):
+                self._keep(warning)
         return sorted(self._kept.values(), key=lambda seen: seen.line)
 
     def _keep_last_words(self) -> None:
@@ -198,9 +205,12 @@ class _Job:
         return seen is not None
 
     def _of_line(self, line: Line) -> Evidence | None:
-        cue = match_line(line.text, ("job",))
+        cue = match_line(line.text, ("warning", "job"))
         found = cue.pattern.search(line.text) if cue else None
         if cue is None or found is None or _counts_none(line.text, found):
+            return None
+        if cue.explains:
+            self._warned.append((cue.explains, self._evidence(cue, line.number, line.text, line.text)))
             return None
         stopped = _STOPPED.search(line.text)
         if stopped and (cue.role is Role.TEARDOWN or somebody_ended(cue.reason)):
@@ -231,12 +241,14 @@ class _Job:
 
     def _evidence(self, cue: Cue | None, number: int, text: str, head: str, form: Form = Form.LINE) -> Evidence:
         reason, role = (cue.reason, cue.role) if cue else (UNKNOWN, Role.ROOT)
+        domain, advice = (cue.domain, cue.advice) if cue else (None, "")
         where, text, at_s = place(head), text.strip()[:_TEXT], stamp(head)
         if where.rank is None and NCCL_LINE.search(head[:256]):
             where = LineOrigin(self._nccl.rank_of(head), where.host, where.gpu)
         elif cue is not None and cue.level is Level.PROGRAM and ":" not in where.gpu:
             where = replace(where, gpu="")  # the program named it: it is not where something broke
-        return Evidence(reason, role, SOURCE, self._file, number, text, at_s, where.rank, where.host, where.gpu, form)
+        said = reason, role, SOURCE, self._file, number, text, at_s, where.rank, where.host, where.gpu, form
+        return Evidence(*said, domain, advice)
 
     def _keep(self, seen: Evidence) -> None:
         if self._after_stop(seen) or self._crashed_for_a_peer(seen):

@@ -27,10 +27,11 @@ _BEFORE = re.compile(
     re.ASCII,
 )
 _AFTERWORDS = re.compile(
-    r"^(?:srun|slurmstepd|wandb|make): |^\[?mpirun|Sending process \d+ closing|Killing subprocess|resource_tracker"
-    r"|^(?:Loading|Downloading|Fetching|Generating|Map|Filter)\b.*%\||^\W*$|^Exception raised from|^frame #\d+:"
-    r"|^CUDA kernel errors might|^For debugging consider|^Compile with `TORCH|^Device-side assertion tracking"
-    r"|^Search for `cuda|^GPU device may be out of range|^  warnings\.warn\(|HYDRA_FULL_ERROR",
+    r"^(?:srun|slurmstepd[-\w.]*|wandb|make): |^\[?mpirun|Sending process \d+ closing|Killing subprocess"
+    r"|resource_tracker|^(?:Loading|Downloading|Fetching|Generating|Map|Filter)\b.*%\||^\W*$"
+    r"|^Exception raised from|^frame #\d+:|^CUDA kernel errors might|^For debugging consider|^Compile with `TORCH"
+    r"|^Device-side assertion tracking|^Search for `cuda|^GPU device may be out of range|^  warnings\.warn\("
+    r"|HYDRA_FULL_ERROR",
     re.ASCII,
 )
 _RETRIED = re.compile(r"(?i)\bretry|\bretries left|\boffline\b", re.ASCII)
@@ -67,7 +68,7 @@ def said(tail: Sequence[Line]) -> LastWord | None:
     ends = [
         LastWord(cue, line, line.text)
         for line in _after_last_step(tail)
-        if (cue := match_line(_body(line), ("end",))) is not None
+        if (cue := match_line(_body(line), ("warning", "end"))) is not None and not cue.explains
     ]
     return min(ends, key=lambda word: word.cue.order) if ends else _nan(tail)
 
