@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tenant_client.sources.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, lines
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, lines
 
 SYSTEM_LOG = "system log of a host"
 BUG_REPORT = "NVIDIA bug report"
