@@ -19,9 +19,10 @@ In a log directory of torchelastic only the last attempt counts: earlier ones we
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 
 from federation.protocol.causes import Domain
 from federation.runtime.reading import (
@@ -44,6 +45,7 @@ from tenant_client.sources import (
     elastic,
     exit_status,
     flight_recorder,
+    host_log,
     job_log,
     kernel_log,
     nccl_inspector,
@@ -64,11 +66,19 @@ _HEAD = 16 << 10
 _FEW = 8
 _HINTS = 5
 _MOST_FILES = 100_000
+_BEFORE_SLEEP = 100  # lines
 _LESSON = "lessons"
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 CANCELLED = "cancelled"
 _VERDICTS = (torchrun.SOURCE, exit_status.SOURCE)
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
+_JOB_LOG = "job log"
+_FORMS: Mapping[str, ModuleType] = {
+    "torchelastic error file": elastic,
+    "kernel log": kernel_log,
+    "answer of NCCL's RAS": nccl_ras_text,
+    "NCCL log": nccl_log,
+}
 # Symptoms, those nearest to the cause first; killed GPU contexts last, since every killed process leaves some.
 _SYMPTOMS = (Level.HARDWARE, Level.MEMORY, Level.WORKER, Level.NETWORK, Level.COLLECTIVE, Level.PROGRAM, Level.DEVICE)
 
@@ -110,13 +120,15 @@ class Diagnosis:
 
     @property
     def domain(self) -> Domain | None:
-        """Infrastructure, framework or script; None for unknown."""
-        return REASONS[self.reason].domain if self.reason in REASONS else None
+        """Infrastructure, framework or script, by the evidence and else by the reason; None for unknown."""
+        own = self.root.domain if self.root else None
+        return own or (REASONS[self.reason].domain if self.reason in REASONS else None)
 
     @property
     def advice(self) -> str:
-        """The advice for the reason; empty for unknown."""
-        return REASONS[self.reason].advice if self.reason in REASONS else ""
+        """The advice for this evidence, else for the reason; empty for unknown."""
+        own = self.root.advice if self.root else ""
+        return own or (REASONS[self.reason].advice if self.reason in REASONS else "")
 
     @property
     def sentence(self) -> str:
@@ -139,19 +151,22 @@ class Diagnosis:
     def _agreeing(self) -> Iterator[Evidence]:
         if self.root is not None:
             yield self.root
-            yield from (seen for seen in self.cascade if seen.reason == self.reason and seen.role is self.root.role)
+            reasons = {self.reason, REASONS[self.reason].parent if self.reason in REASONS else ""}  # a job may say less
+            yield from (seen for seen in self.cascade if seen.reason in reasons and seen.role is self.root.role)
 
 
 @dataclass
 class Gathered:
     """The content of the files: evidence in file order, files with faults, and lines without a matching cue.
 
-    Flight recorder dumps are analysed together, and so are RAS answers: their evidence comes last.
+    Flight recorder dumps are analysed together, and so are RAS answers: their evidence comes last. `taken_for` says of
+    each log what it was read as.
     """
 
     evidence: list[Evidence] = field(default_factory=list)
     faults: list[SourceError] = field(default_factory=list)
     leftovers: dict[str, Leftover] = field(default_factory=dict)
+    taken_for: dict[str, str] = field(default_factory=dict)
     dumps: list[Dump] = field(default_factory=list)
     ras: list[nccl_ras.Answer] = field(default_factory=list)
 
@@ -183,6 +198,8 @@ def gather(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Gather
                 gathered.faults.append(fault)
             except OSError as error:
                 gathered.faults.append(SourceError(str(file), 0, error.strerror or "unreadable"))
+    gathered.taken_for |= {dump.file: "flight recorder dump" for dump in gathered.dumps}
+    gathered.taken_for |= {answer.file: "answer of NCCL's RAS" for answer in gathered.ras}
     if gathered.dumps:
         gathered.evidence += collectives.evidence(collectives.analyse(gathered.dumps))
     if gathered.ras:
@@ -240,18 +257,17 @@ def _take(reader: CappedReader, limits: ReadLimits, gathered: Gathered) -> Sourc
 
 def _evidence(reader: CappedReader, head: bytes, limits: ReadLimits, gathered: Gathered) -> Iterator[Evidence]:
     text = head.decode("utf-8", "replace")
-    if elastic.looks_like(text):
-        yield from elastic.read(reader, limits)
-    elif kernel_log.looks_like(text):
+    form = next((name for name, source in _FORMS.items() if source.looks_like(text)), "") or host_log.form_of(text)
+    gathered.taken_for[reader.file] = form or _JOB_LOG
+    if form in _FORMS:
+        yield from _FORMS[form].read(reader, limits)
+    elif form == host_log.BUG_REPORT:
         yield from kernel_log.read(reader, limits)
-    elif nccl_ras_text.looks_like(text):
-        yield from nccl_ras_text.read(reader, limits)
-    elif nccl_log.looks_like(text):
-        yield from nccl_log.read(reader, limits)
-    else:
+    elif form in ("", host_log.SYSTEM_LOG):
         leftover = gathered.leftovers.setdefault(reader.file, Leftover())
         rank = elastic.rank_of(reader.file)
-        for seen in job_log.read(reader, limits, leftover):
+        own = host_log.of_jobs(reader, text, limits) if form else reader
+        for seen in job_log.read(own, limits, leftover):
             yield replace(seen, rank=rank) if seen.rank is None else seen
 
 
@@ -260,13 +276,25 @@ def _evidence(reader: CappedReader, head: bytes, limits: ReadLimits, gathered: G
 
 def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
     """Selects the cause; the evidence is in the order of files and lines."""
-    seen = list(evidence)
+    seen = _awake(list(evidence))
     root = _root(seen)
     if root is None:
         symptom = next(iter(_symptoms(seen)), None)
         return Diagnosis(UNKNOWN, None, _few(seen, None), symptom, _verdict(seen), _odd_of(seen))
     odd = _odd_of(seen) if root.role is Role.SYMPTOM else shared_fault(seen, root)
     return Diagnosis(root.reason, root, _few(seen, root), verdict=_verdict(seen), odd=odd)
+
+
+def _awake(seen: list[Evidence]) -> list[Evidence]:
+    """Without links that went down since the machine was about to sleep."""
+    asleep = [(one.file, one.line) for one in seen if one.source == kernel_log.SOURCE and kernel_log.sleeps(one.text)]
+    return [
+        one
+        for one in seen
+        if one.source != kernel_log.SOURCE
+        or level_of(one.reason) is not Level.NETWORK
+        or not any(file == one.file and 0 < at - one.line < _BEFORE_SLEEP for file, at in asleep)
+    ]
 
 
 def _odd_of(seen: Sequence[Evidence]) -> str:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 from tenant_client.sources.cues import Cue, match_line, table
 from tenant_client.sources.scanning import Line
+from tenant_client.sources.survival import STEP, SURVIVED, Steps
 from tenant_client.sources.tracebacks import Raised, continues, is_exception, singled
 
-STEP = re.compile(r"\b(\d+)/\d+ \[|\biteration\D{0,12}(\d+)|\b(?:step|iter)\W{1,8}(\d+)", re.ASCII | re.IGNORECASE)
 _LAST_WORDS = 4
 _NAN_LOSSES = 2
 # What launchers, containers and notebooks put before a line.
@@ -27,10 +27,11 @@ _BEFORE = re.compile(
     re.ASCII,
 )
 _AFTERWORDS = re.compile(
-    r"^(?:srun|slurmstepd|wandb|make): |^\[?mpirun|Sending process \d+ closing|Killing subprocess|resource_tracker"
-    r"|^(?:Loading|Downloading|Fetching|Generating|Map|Filter)\b.*%\||^\W*$|^Exception raised from|^frame #\d+:"
-    r"|^CUDA kernel errors might|^For debugging consider|^Compile with `TORCH|^Device-side assertion tracking"
-    r"|^Search for `cuda|^GPU device may be out of range|^  warnings\.warn\(|HYDRA_FULL_ERROR",
+    r"^(?:srun|slurmstepd[-\w.]*|wandb|make): |^\[?mpirun|Sending process \d+ closing|Killing subprocess"
+    r"|resource_tracker|^(?:Loading|Downloading|Fetching|Generating|Map|Filter)\b.*%\||^\W*$"
+    r"|^Exception raised from|^frame #\d+:|^CUDA kernel errors might|^For debugging consider|^Compile with `TORCH"
+    r"|^Device-side assertion tracking|^Search for `cuda|^GPU device may be out of range|^  warnings\.warn\("
+    r"|HYDRA_FULL_ERROR",
     re.ASCII,
 )
 _RETRIED = re.compile(r"(?i)\bretry|\bretries left|\boffline\b", re.ASCII)
@@ -67,7 +68,7 @@ def said(tail: Sequence[Line]) -> LastWord | None:
     ends = [
         LastWord(cue, line, line.text)
         for line in _after_last_step(tail)
-        if (cue := match_line(_body(line), ("end",))) is not None
+        if (cue := match_line(_body(line), ("warning", "end"))) is not None and not cue.explains
     ]
     return min(ends, key=lambda word: word.cue.order) if ends else _nan(tail)
 
@@ -82,8 +83,12 @@ def _nan(tail: Sequence[Line]) -> LastWord | None:
 
 
 def _after_last_step(lines: Sequence[Line]) -> Sequence[Line]:
-    steps = [at for at, line in enumerate(lines) if STEP.search(line.text) and not _AFTERWORDS.search(_body(line))]
-    return lines[max(steps, default=-1) + 1 :]
+    steps, last = Steps(), -1
+    for at, line in enumerate(lines):
+        if not _AFTERWORDS.search(_body(line)):
+            went_on = steps.feed(line.text) and steps.count >= SURVIVED
+            last = at if went_on or STEP.search(line.text) else last
+    return lines[last + 1 :]
 
 
 def _body(line: Line) -> str:
