@@ -51,8 +51,6 @@ _ERROR_LOOKING = re.compile(r"\b(?:error|fatal|fail(?:ed|ure)|abort(?:ed)?)\b|\w
 _PROBES = frozenset({"KeyError", "AttributeError", "IndexError", "ImportError", "ModuleNotFoundError", "StopIteration"})
 # Reasons that say more than the exception that they were raised from.
 _TELLING = frozenset({"model_loading_error", "dataset_loading_error", "argument_error"})
-_NONE_BEFORE = re.compile(r"(?<![\w.:])0 (?:\w+ )?$")
-_NONE_AFTER = re.compile(r"\w*(?: count)?\s*[:=]\s*0\b(?!\.)")
 _QUIET = " NCCL INFO "
 _HEAD, _BANNER = 16 << 10, 3
 _DIGITS = re.compile(r"\d+")
@@ -199,8 +197,7 @@ class _Job:
 
     def _of_line(self, line: Line) -> Evidence | None:
         cue = match_line(line.text, ("job",))
-        found = cue.pattern.search(line.text) if cue else None
-        if cue is None or found is None or _counts_none(line.text, found):
+        if cue is None:
             return None
         stopped = _STOPPED.search(line.text)
         if stopped and (cue.role is Role.TEARDOWN or somebody_ended(cue.reason)):
@@ -350,11 +347,6 @@ class _Job:
             if not verdict and len(caught.later) < _ALIVE and not (caught.later and later):
                 self._keep(caught.seen)
         self._caught.clear()
-
-
-def _counts_none(text: str, found: re.Match[str]) -> bool:
-    """Whether a line only says that there were none of these: `0 uncorrectable ECC errors`, `bus errors: 0`."""
-    return bool(_NONE_BEFORE.search(text[: found.start()]) or _NONE_AFTER.match(text[found.end() :]))
 
 
 def _kind(seen: Evidence) -> tuple[str, str]:
