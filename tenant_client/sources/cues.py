@@ -25,8 +25,6 @@ from tenant_client.sources.evidence import Role
 from tenant_client.sources.reasons import REASONS, UNKNOWN
 
 SECTIONS = ("kernel", "nccl", "job", "end", "exception")
-_NONE_BEFORE = re.compile(r"(?<![\w.:])0 (?:\w+ )?$")
-_NONE_AFTER = re.compile(r"\w*(?: count)?\s*[:=]\s*0\b(?!\.)")
 
 
 class Level(IntEnum):
@@ -90,6 +88,10 @@ def match_line(text: str, sections: Iterable[str]) -> Cue | None:
             if literal in text and (found := cue.pattern.search(text)) and not _counts_none(text, found):
                 return cue
     return None
+
+
+_NONE_BEFORE = re.compile(r"(?<![\w.:])0 (?:\w+ )?$")
+_NONE_AFTER = re.compile(r"\w*(?: count)?\s*[:=]\s*0\b(?!\.)")
 
 
 def _counts_none(text: str, found: re.Match[str]) -> bool:
