@@ -60,7 +60,7 @@ def of_jobs(reader: CappedReader, head: str, limits: ReadLimits = DEFAULT_LIMITS
     """A system log with what may be a job's and the kernel's, line for line."""
     if head.startswith("__CURSOR="):
         return CappedReader(_Joined(_exported(reader, limits)), reader.file, limits.total_bytes)
-    programs = {record.program for line in head.splitlines()[:-1] or [head] if (record := _record(line)) is not None}
+    programs = {record.program for line in head.splitlines() if (record := _record(line)) is not None}
     only = next(iter(programs)) if len(programs) == 1 else ""
     alone = "" if _SERVICE.fullmatch(only) else only
     return CappedReader(

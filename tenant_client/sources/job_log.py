@@ -27,7 +27,7 @@ from tenant_client.sources.prefixes import NCCL_LINE, LineOrigin, place, stamp
 from tenant_client.sources.reasons import REASONS, UNKNOWN, somebody_ended
 from tenant_client.sources.scanning import Line, Scanner, gate_of
 from tenant_client.sources.survival import CAUGHT, SURVIVED, WELL, LogLevel, Steps, begins_again, is_teardown, record
-from tenant_client.sources.torchrun import WORDS as TORCHRUN_WORDS, TorchrunLines
+from tenant_client.sources.torchrun import SOURCE as TORCHRUN, WORDS as TORCHRUN_WORDS, TorchrunLines
 from tenant_client.sources.tracebacks import Raised, Tracebacks
 
 SOURCE = "job_log"
@@ -35,7 +35,7 @@ _TEXT = 400
 _MOST_KINDS = 1024
 _SURVIVED_AGAIN = 3
 _ALIVE = 3  # records of the logger that reported an exception below ERROR
-_LIVED, _LIVED_ON = 20, 100  # records after an exception that a logger reported, after any
+_LIVED = 20  # records after an exception that a logger reported as an error
 _MOST_LOOKED_AT = 20_000  # lines after a failure; then only those with a word
 _MOST_WARNINGS = 64
 DISK_FULL = "disk_full"
@@ -53,11 +53,10 @@ _ERROR_LOOKING = re.compile(r"\b(?:error|fatal|fail(?:ed|ure)|abort(?:ed)?)\b|\w
 _PROBES = frozenset({"KeyError", "AttributeError", "IndexError", "ImportError", "ModuleNotFoundError", "StopIteration"})
 # Reasons that say more than the exception that they were raised from.
 _TELLING = frozenset({"model_loading_error", "dataset_loading_error", "argument_error"})
-_NONE_BEFORE = re.compile(r"(?<![\w.:])0 (?:\w+ )?$")
-_NONE_AFTER = re.compile(r"\w*(?: count)?\s*[:=]\s*0\b(?!\.)")
 _QUIET = " NCCL INFO "
 _HEAD, _BANNER = 16 << 10, 3
 _DIGITS = re.compile(r"\d+")
+_LEAVES = frozenset({"peer_lost", "nccl_remote_error"})  # what those who stay say of one who has ended
 _WORKER_LEFT = "exited unexpectedly"  # of a data loader; PyTorch gives no reason
 
 
@@ -206,8 +205,7 @@ class _Job:
 
     def _of_line(self, line: Line) -> Evidence | None:
         cue = match_line(line.text, ("warning", "job"))
-        found = cue.pattern.search(line.text) if cue else None
-        if cue is None or found is None or _counts_none(line.text, found):
+        if cue is None:
             return None
         if cue.explains:
             self._warned.append((cue.explains, self._evidence(cue, line.number, line.text, line.text)))
@@ -232,7 +230,7 @@ class _Job:
         if said is None and introduced is not None and (introduced.level is not LogLevel.INFO or CAUGHT.search(below)):
             said = introduced
         caught = said is not None and said.level < LogLevel.ERROR and not self._after_stop(seen)
-        self._unlogged |= said is None and introduced is None
+        self._unlogged |= said is None and (introduced is None or introduced.level < LogLevel.WARNING)
         if said is None or not caught or seen.source != SOURCE or somebody_ended(seen.reason) or not _is_failure(seen):
             self._keep(seen)
         elif len(self._caught) < _MOST_KINDS:
@@ -304,7 +302,7 @@ class _Job:
         failures = self._failures()
         before = bool(failures) and all(_kind(one) in self._survived for one in failures)
         survived = self._steps.count >= (_SURVIVED_AGAIN if before else SURVIVED)
-        survived |= self._alive >= (_LIVED_ON if self._unlogged else _LIVED)
+        survived |= self._alive >= _LIVED and bool(failures) and not self._unlogged
         if survived:
             self._survived.update(map(_kind, failures))
             self._forget(number)
@@ -351,22 +349,18 @@ class _Job:
                 self._earlier.clear()
                 self._caught = [caught for caught in self._caught if caught.seen.line > line.number]
                 later = {kind: seen for kind, seen in self._kept.items() if seen.line > line.number}
-                self._kept = {kind: seen for kind, seen in later.items() if seen.role is not Role.SYMPTOM}
+                self._kept = {kind: seen for kind, seen in later.items() if seen.reason not in _LEAVES}
 
     def _keep_caught(self) -> None:
         """Of what was caught, keeps what may have ended the job all the same."""
         kept = [one for one in self._kept.values() if one.role is Role.ROOT]
+        died = not kept and any(one.source == TORCHRUN or ended_itself(one.text) for one in self._kept.values())
         for caught in self._caught:
             later = [one for one in kept if one.line > caught.seen.line]
             verdict = self._stopped or any(one.source != SOURCE for one in later)
-            if not verdict and len(caught.later) < _ALIVE and not (caught.later and later):
+            if died or (not verdict and len(caught.later) < _ALIVE and not (caught.later and later)):
                 self._keep(caught.seen)
         self._caught.clear()
-
-
-def _counts_none(text: str, found: re.Match[str]) -> bool:
-    """Whether a line only says that there were none of these: `0 uncorrectable ECC errors`, `bus errors: 0`."""
-    return bool(_NONE_BEFORE.search(text[: found.start()]) or _NONE_AFTER.match(text[found.end() :]))
 
 
 def _kind(seen: Evidence) -> tuple[str, str]:

@@ -220,13 +220,12 @@ def is_teardown(text: str) -> bool:
 # ---- ends and beginnings -------------------------------------------------------------------------------------------
 
 WELL = re.compile(
-    r"(?i)\b(?:train\w*|run|job|fit(?:ting)?|experiment|pipeline|evaluation|all epochs|everything)\b(?: \w+){0,2}"
-    r"(?: is| has| was)?(?: now)? (?:complete(?:d)?|finished|done|succeeded|ended)\b(?! with (?:error|exit code [1-9]))"
-    r"|\b(?:finished|completed|done|end of) (?:with )?(?:the )?(?:train\w*|run|job|fit(?:ting)?|all)\b"
-    r"|\b(?:successfully|all) (?:completed|finished|done)\b|\b(?:completed|finished|ended|done) successfully\b"
+    r"(?i)\b(?:train(?:ing|er)?|fit(?:ting)?|evaluation|all epochs)\b(?: \w+){0,2}(?: is| has| was)?(?: now)?"
+    r" (?:completed?|finished|done|succeeded)\b|\b(?:run|job|worker group|experiment|pipeline) (?:\S+ )?succeeded\b"
+    r"|\b(?:finished|completed|done|end of) (?:with )?(?:the )?train\w*\b|\ball done\b"
+    r"|\bsuccessfully (?:completed|finished)\b|\b(?:completed|finished|ended|done) successfully\b"
     r"|\b(?:saved|saving|wrote|uploaded) (?:the )?final\b|\bfinal (?:model|checkpoint|weights) (?:was |is )?saved"
-    r"|max_(?:epochs|steps)\W{0,2}=\W{0,2}\d+\W{0,2} reached|worker group successfully finished"
-    r"|\bexit ?(?:code|status)\W{1,3}0\b|\bwith code 0\b"
+    r"|max_(?:epochs|steps)\W{0,2}=\W{0,2}\d+\W{0,2} reached|\bexit ?(?:code|status)\W{1,3}0\b|\bwith code 0\b"
 )
 _AGAIN = re.compile(
     r"will restart worker group|restart_count=[1-9]"

@@ -197,3 +197,11 @@ def test_a_word_across_the_edge_of_real_blocks_is_found() -> None:
     for shift in range(len(line)):
         data = b"\n" * ((1 << 20) - shift) + line
         assert hits(data, [], ReadLimits()) == [((1 << 20) - shift + 1, "a needle here")]
+
+
+@pytest.mark.parametrize(
+    "text", ["ok, 0 uncorrectable ECC errors", "Uncorrectable ECC error count: 0", "0 total CUDA error: x"]
+)
+def test_a_line_that_counts_none_says_nothing(text: str) -> None:
+    assert match_line(text, ("job", "end")) is None
+    assert match_line(text.replace("0", "10"), ("job", "end")) is not None
