@@ -34,6 +34,7 @@ from itertools import combinations
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from crypto.errors import PharoahError
 from federation.protocol.life_table import Floats
 from provider_server.analysis.intervals import NORMAL_95
 from provider_server.analysis.partition import MOST, Feature, Fleet, Group, rates, told_by_failures, told_by_look
@@ -97,6 +98,12 @@ class ContextMap:
         return {node: context.number for context in self.contexts for node in context.nodes}
 
 
+class NoNodeHours(PharoahError):
+    """Nothing was at risk in the hours that were read."""
+
+    default_hint = "--start and --end choose the hours"
+
+
 def find_contexts(
     table: NodeTable,
     selected: Sequence[Selected],
@@ -109,11 +116,11 @@ def find_contexts(
 ) -> ContextMap:
     """At most `most` contexts over the selected features, numbered after the map `before`.
 
-    `rng` seeds the search for modes. `units` of numbers go into descriptions. ValueError without any node-hours.
+    `rng` seeds the search for modes. `units` of numbers go into descriptions. NoNodeHours without any.
     """
     ordered = table.at(table.by_name())
     if not ordered.node_hours.sum() > 0.0:
-        raise ValueError("no node has node-hours: nothing can be said about rates")
+        raise NoNodeHours("no node reported in two consecutive hours of the window: there is nothing to group")
     fleet = Fleet.of(ordered, selected, least_nodes, int(rng.integers(2**31)))
     groups = told_by_look(fleet, told_by_failures(fleet, most), most)
     members = [tuple(ordered.nodes[place] for place in group.places) for group in groups]

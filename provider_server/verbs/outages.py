@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from federation.runtime.screen import say
+from federation.runtime.screen import progress, say
 from federation.runtime.visible import counted_as
 from provider_server.verbs.console import failing, nothing_yet, print_rows
 
@@ -46,22 +46,29 @@ def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
     from provider_server.fleet.outage_files import read_jobs, read_outages
     from provider_server.reporting.outage_text import outage_lines, outages_row
 
-    with failing():
-        read = read_outages(file)
-        jobs = read_jobs(asked.jobs) if asked.jobs else None
-        nodes = _nodes(read.rows, asked)
-    start_h = read.start_h if asked.start_h is None else float(asked.start_h)
-    end_h = read.end_h if asked.end_h is None else float(asked.end_h)
-    if not start_h < end_h:
-        raise typer.BadParameter(f"the window from hour {start_h:g} to {end_h:g} is empty; see --start and --end")
-    found = spells(read.rows, nodes, start_h, end_h, asked.kinds)
-    if not found.spells["failed"].any():
-        raise nothing_yet(f"no failure in {found.at_risk_h:,.0f} node-hours at risk{_kinds(read.rows, asked.kinds)}")
-    model = fit_probation(found)
+    with progress() as bars:
+        steps = bars.add_task(f"outages of {file.name}", total=3)
+        with failing():
+            read = read_outages(file)
+            jobs = read_jobs(asked.jobs) if asked.jobs else None
+            nodes = _nodes(read.rows, asked)
+        bars.advance(steps)
+        start_h = read.start_h if asked.start_h is None else float(asked.start_h)
+        end_h = read.end_h if asked.end_h is None else float(asked.end_h)
+        if not start_h < end_h:
+            raise typer.BadParameter(f"the window from hour {start_h:g} to {end_h:g} is empty; see --start and --end")
+        found = spells(read.rows, nodes, start_h, end_h, asked.kinds)
+        if not found.spells["failed"].any():
+            raise nothing_yet(
+                f"no failure in {found.at_risk_h:,.0f} node-hours at risk{_kinds(read.rows, asked.kinds)}"
+            )
+        model = fit_probation(found)
+        bars.advance(steps)
+        classes = classify(exposure(found, jobs))
+        bars.advance(steps)
     if home:
         source = f"{file.name}: {counted_as(len(nodes), 'node')}"
         _keep(home, msgspec.structs.replace(model, source=source), found, end_h)
-    classes = classify(exposure(found, jobs))
     nodes_known = asked.inventory is not None or asked.nodes is not None
     row = outages_row(read, found, model, classes, nodes=len(nodes), nodes_known=nodes_known)
     if not as_json:

@@ -1,6 +1,10 @@
 """Telemetry to summaries: every trap with a planted case and its count, and what must hold whatever comes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import bz2
+import gzip
+import lzma
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -12,6 +16,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from federation.protocol.toml_tables import BadTable
+from federation.runtime.reading import SourceError
 from provider_server.fleet.telemetry.catalogue import BLANKS, METRICS, parse
 from provider_server.fleet.telemetry.files import FileSource, Layout, UnusableFile
 from provider_server.fleet.telemetry.inventory import Gpu, Inventory, InventoryError, Nic, NvLink, from_labels, load
@@ -504,9 +509,52 @@ def test_rows_that_are_no_samples_are_counted(tmp_path: Path) -> None:
 def test_a_file_of_another_form_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("time,metric\n1,2\n")
     (tmp_path / "a.parquet").write_text("PAR1 no")
-    for name in ("a.csv", "a.parquet", "absent.parquet"):
-        with pytest.raises(UnusableFile, match=name.replace(".", r"\.")):
+    (tmp_path / "a.prom").write_text('# TYPE DCGM_FI_DEV_GPU_TEMP gauge\nDCGM_FI_DEV_GPU_TEMP{gpu="0"} 45\n')
+    (tmp_path / "bare.prom").write_text('DCGM_FI_DEV_GPU_TEMP{gpu="0"} 45\n')
+    (tmp_path / "a.pdf").write_bytes(b"%PDF-1.7\n\0\1\2\3")
+    for name, words in {
+        "a.csv": "has no column",
+        "a.parquet": "cannot be read",
+        "absent.parquet": "No such file",
+        "a.prom": "a scrape of /metrics",
+        "bare.prom": "a scrape of /metrics",
+        "a.pdf": "a PDF",
+    }.items():
+        with pytest.raises((UnusableFile, SourceError), match=f"{re.escape(name)}.*{words}"):
             list(FileSource([tmp_path / name]).chunks(a_book(), window()))
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress, lambda data: b"\xef\xbb\xbf" + data])
+def test_a_packed_table_is_unpacked(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    a_table().write_csv(tmp_path / "week.csv")
+    (tmp_path / "packed").write_bytes(pack((tmp_path / "week.csv").read_bytes()))
+    book = a_book()
+    list(summarise(FileSource([tmp_path / "packed"]), book, window(3)))
+    assert (quality(book).read, quality(book).dropped) == (1000, 0)
+
+
+def test_labels_that_name_nothing_tell_series_apart_in_one_number(tmp_path: Path) -> None:
+    """Two exporters of one GPU are two series, whose samples do not mix."""
+    table = a_table().with_columns(pl.lit(None).alias(f"label_{number}") for number in range(50))
+    table.with_columns(job=pl.lit("one")).write_csv(tmp_path / "one.csv")
+    table.with_columns(job=pl.lit("two")).write_csv(tmp_path / "two.csv")
+    book = a_book()
+    list(summarise(FileSource([tmp_path / "one.csv", tmp_path / "two.csv"]), book, window(3)))
+    assert len(book.series) == 4
+    assert len(book.slots) == 2
+    assert {len(series.labels) for series in book.series} == {4}  # name, node, GPU, the others
+
+
+def outcome(file: str) -> list[tuple[str, str, float]]:
+    book = a_book()
+    source = FileSource([Path(__file__).parent / "telemetry" / file])
+    hours = list(summarise(source, book, Window(495_000, 495_030, 2e9)))
+    return [row for hour in hours for row in hour.events.select("node", "metric", "code").rows()]
+
+
+def test_failures_are_read_from_exporters_of_nvidia_smi_and_of_amd() -> None:
+    assert outcome("nvidia_smi_exporter.csv") == [("n2", "row_remap_failure", 1.0)]
+    assert outcome("amd_exporter.csv") == [("n1", "gpu_health", 0.0)]
 
 
 # ---- inventory -----------------------------------------------------------------------------------------------------

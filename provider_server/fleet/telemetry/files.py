@@ -1,6 +1,8 @@
 """Samples from Parquet and CSV files in long form: a time, a metric's name, a value, and a column for every label.
 
-Read in bounded batches, in the order of the file. Times are seconds since 1970 (`ms` for milliseconds), or of a date
+Read in bounded batches, in the order of the file; packed files are unpacked. Of columns that name no node, device or
+part, a series keeps one number that tells it from others, so that a table with hundreds of labels takes no more memory
+than one with three. Times are seconds since 1970 (`ms` for milliseconds), or of a date
 type in Parquet, which is then UTC. A CSV cell that is no number makes its row a bad one, which is counted; a file
 that is no table of this form is an error that names it.
 
@@ -8,6 +10,8 @@ Not promised: to sort. Rows of one series are taken in the file's order, and one
 the files are in order of time, say so (`lag_s`): hours are then given away while reading, and memory stays small.
 """
 
+import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +20,15 @@ import numpy as np
 import polars as pl
 
 from crypto.errors import PharoahError
+from federation.runtime.reading import CappedReader, form_of, is_text, open_inputs
 from provider_server.fleet.telemetry.quality import Reason
-from provider_server.fleet.telemetry.samples import UNKNOWN, Chunk, SeriesBook, Stamps, Window
+from provider_server.fleet.telemetry.samples import LABELS_READ, UNKNOWN, Chunk, SeriesBook, Stamps, Window
 
 BATCH_ROWS = 1_000_000
+PARQUET = b"PAR1"
+OTHERS = "other labels"
+SCRAPE = "let Prometheus scrape it and set [telemetry] prometheus_url, or export samples with their times"
+_SCRAPE = re.compile(rb"(?m)^# (?:HELP|TYPE) \w|^[a-zA-Z_:][\w:]*\{[^}\n]*\} [-+\d.eNI]")
 SECONDS = {"s": 1.0, "ms": 1e-3}
 NAME = "__name__"
 
@@ -66,14 +75,32 @@ class FileSource:
                     complete_to_s = max(complete_to_s, median_s - self._layout.lag_s)
 
     def _batches(self, path: Path) -> Iterator[pl.DataFrame]:
+        with open_inputs(path) as inputs:
+            for reader in inputs:
+                head = reader.peek()
+                if head.startswith(PARQUET):
+                    lazy = pl.scan_parquet(_source(reader))
+                elif _SCRAPE.search(head):
+                    raise UnusableFile(f"{reader.file} is a scrape of /metrics: one moment, and no times", hint=SCRAPE)
+                elif is_text(head):
+                    lazy = pl.scan_csv(_source(reader), infer_schema=False)
+                else:
+                    raise UnusableFile(f"{reader.file} is {form_of(head)}")
+                yield from self._read(lazy, reader.file)
+
+    def _read(self, lazy: pl.LazyFrame, file: str) -> Iterator[pl.DataFrame]:
+        layout = self._layout
         try:
-            lazy = pl.scan_csv(path, infer_schema=False) if path.suffix == ".csv" else pl.scan_parquet(path)
-            wanted = {self._layout.time, self._layout.metric, self._layout.value}
-            if missing := wanted - set(lazy.collect_schema().names()):
-                raise UnusableFile(f"{path} has no column {', '.join(sorted(missing))}")
+            names = lazy.collect_schema().names()
+            if missing := {layout.time, layout.metric, layout.value} - set(names):
+                raise UnusableFile(f"{file} has no column {', '.join(sorted(missing))}")
+            known = [name for name in names if name in {layout.time, layout.metric, layout.value, *LABELS_READ}]
+            others = [name for name in names if name not in known]
+            if others:
+                lazy = lazy.select(*known, pl.struct(others).hash().alias(OTHERS))
             yield from lazy.collect_batches(chunk_size=self._batch_rows, maintain_order=True)
         except (pl.exceptions.PolarsError, OSError) as error:
-            raise UnusableFile(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+            raise UnusableFile(f"{file} cannot be read: {str(error).splitlines()[0]}") from error
 
     def _chunk(self, book: SeriesBook, batch: pl.DataFrame, complete_to_s: float) -> Chunk:
         layout = self._layout
@@ -101,6 +128,10 @@ class FileSource:
         for name, count in bad.group_by(NAME).len().iter_rows():
             book.tally.read(count)
             book.tally.count(Reason.BAD_ROW, name or "", count)
+
+
+def _source(reader: CappedReader) -> Path | io.BytesIO:
+    return reader.plain or io.BytesIO(reader.read())
 
 
 def _seconds(column: pl.Series, unit: str) -> pl.Series:

@@ -23,6 +23,8 @@ from provider_server.fleet.telemetry.quality import Reason, Tally
 HOUR_S = int(SECONDS_PER_HOUR)
 NODE_LABELS = ("Hostname", "hostname", "node", "kubernetes_node", "nodename", "instance")
 GPU_LABELS = ("UUID", "uuid", "gpu_uuid", "gpu", "gpu_id", "pci_bus_id", "device", "minor_number")
+INSTANCE = "GPU_I_ID"
+LABELS_READ = frozenset({*NODE_LABELS, *GPU_LABELS, INSTANCE, "port", *(one.part for one in METRICS.values())})
 UNKNOWN = -1
 
 Floats = NDArray[np.float64]
@@ -168,8 +170,8 @@ class SeriesBook:
     def _device(self, metric: Metric, node: str, labels: Mapping[str, str]) -> str:
         device = "" if metric.of is Of.NODE else _gpu(labels) if metric.of is Of.GPU else _nic(labels)
         device = self._devices.get((node, device), device)
-        instance = labels.get("GPU_I_ID", "") if metric.of is Of.GPU else ""
-        parts = [device, f"GPU_I_ID={instance}" if instance else ""]
+        instance = labels.get(INSTANCE, "") if metric.of is Of.GPU else ""
+        parts = [device, f"{INSTANCE}={instance}" if instance else ""]
         parts.append(f"{metric.part}={labels.get(metric.part, '')}" if metric.part else "")
         return "/".join(part for part in parts if part)
 
