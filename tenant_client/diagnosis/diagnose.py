@@ -24,7 +24,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from federation.protocol.causes import Domain
-from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, is_text, open_inputs
+from federation.runtime.reading import (
+    DEFAULT_LIMITS,
+    CappedReader,
+    ReadLimits,
+    SourceError,
+    form_of,
+    is_text,
+    open_inputs,
+)
 from tenant_client.diagnosis import collectives
 from tenant_client.diagnosis.collectives.ras import analyse_ras, ras_evidence
 from tenant_client.diagnosis.filter_rules import keeps
@@ -209,19 +217,25 @@ def _attempt(file: Path) -> tuple[str, int]:
 
 def _read(file: Path, limits: ReadLimits, gathered: Gathered, *, named: bool) -> None:
     with open_inputs(file, limits) as inputs:
-        for reader in inputs:
-            head = reader.peek()[:_HEAD]
-            if flight_recorder.looks_like(head, Path(reader.file).name):
-                gathered.dumps.append(flight_recorder.read_dump(reader, limits))
-            elif nccl_ras.looks_like(head):
-                gathered.ras.extend(nccl_ras.read(reader, limits))
-            elif nccl_inspector.looks_like(head):
-                if named:
-                    raise SourceError(reader.file, 0, _INSPECTOR, hint=f"pharoah-tenant stragglers {file}")
-            elif is_text(head):
-                gathered.evidence.extend(_evidence(reader, head, limits, gathered))
-            elif head and named:
-                raise SourceError(reader.file, 0, "not a text file")
+        faults = [_take(reader, limits, gathered) for reader in inputs]
+    if named and faults and faults[0] and all(faults):
+        raise faults[0]
+
+
+def _take(reader: CappedReader, limits: ReadLimits, gathered: Gathered) -> SourceError | None:
+    """Reads one input; why it is none, if it is none."""
+    head = reader.peek()[:_HEAD]
+    if flight_recorder.looks_like(head, Path(reader.file).name):
+        gathered.dumps.append(flight_recorder.read_dump(reader, limits))
+    elif nccl_ras.looks_like(head):
+        gathered.ras.extend(nccl_ras.read(reader, limits))
+    elif nccl_inspector.looks_like(head):
+        return SourceError(reader.file, 0, _INSPECTOR, hint="read them with `pharoah-tenant stragglers`")
+    elif is_text(head):
+        gathered.evidence.extend(_evidence(reader, head, limits, gathered))
+    elif head:
+        return SourceError(reader.file, 0, f"not a log or dump of a job: {form_of(head)}")
+    return None
 
 
 def _evidence(reader: CappedReader, head: bytes, limits: ReadLimits, gathered: Gathered) -> Iterator[Evidence]:
