@@ -49,7 +49,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.parts) - {part.name for part in PARTS}:
         parser.error(f"no part {', '.join(sorted(unknown))}")
-    began_s, results = time.time(), list[Result]()
+    began_s, results, said = time.time(), list[Result](), ""
     options.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pharoah-gpu-") as folder:
         python = prepared(Path(folder), options.wheels)
@@ -122,10 +122,11 @@ def attempted(folder: Path, python: str, device: str, until_s: float, part: Part
         result.why = "no time is left of the budget of all parts"
         return result
     mark, errors = secrets.token_hex(8), folder / f"{part.name}.err"
-    command = [python, "-m", "benchmarks.gpu.parts", part.name, device, str(folder)]
+    command = [python, "-m", "benchmarks.gpu.parts", part.name, device, str(folder), str(left_s)]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, MARK: mark}
     with errors.open("wb") as stderr:
         process = subprocess.Popen(
-            command, cwd=ROOT, env={**os.environ, MARK: mark}, stdout=stderr, stderr=stderr, stdin=subprocess.DEVNULL
+            command, cwd=ROOT, env=environment, stdout=stderr, stderr=stderr, stdin=subprocess.DEVNULL
         )
         try:
             code = process.wait(left_s)

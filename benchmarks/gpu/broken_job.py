@@ -7,6 +7,7 @@ compiler is needed. A kernel that spins ends by itself.
 
 import ctypes
 import datetime as dt
+import importlib.util
 import os
 import resource
 import subprocess
@@ -183,9 +184,8 @@ def _target() -> str:
 
 def _ptxas() -> str:
     """The assembler, which Triton brings along."""
-    import triton
-
-    ours = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    found = importlib.util.find_spec("triton")
+    ours = Path(found.origin if found and found.origin else "").parent / "backends" / "nvidia" / "bin" / "ptxas"
     return str(ours) if ours.exists() else "ptxas"
 
 

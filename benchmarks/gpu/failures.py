@@ -17,12 +17,9 @@ JOB = Path(__file__).with_name("broken_job.py")
 TOGETHER = ("mismatch", "hang")  # of two ranks: over NCCL, if it lets them share a card
 QUICK = ("--hang-floor-s", "3", "--hang-factor", "3", "--poll-s", "0.25")
 SHARED = ("Duplicate GPU detected", "are using the same GPU")
-NCCL = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_DEBUG": "INFO", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
-NCCL |= {
-    "TORCH_FR_BUFFER_SIZE": "2000",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "3000",
-}
+NCCL = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_DEBUG": "INFO"}
+RECORDER = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_FR_BUFFER_SIZE": "2000"}
+RECORDER |= {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "3000"}
 
 
 def fail(notes: Notes, fault: str) -> None:
@@ -31,7 +28,8 @@ def fail(notes: Notes, fault: str) -> None:
     backend = "nccl" if kind == "cuda" and fault in TOGETHER else "gloo"
     attempt, output = ran(notes, fault, kind, backend, 2)
     if backend == "nccl" and any(words in output for words in SHARED):
-        _judge_reason(notes, "two ranks on one card", attempt, {kind: ["runtime_error", "argument_error"]}, kind)
+        said = f"{domain_of(attempt)}: {attempt.cause.sentence}"
+        notes.check("two ranks on one card: whose side", said, good=domain_of(attempt) != "infrastructure")
         notes.evidence("two ranks on one card", output)
         backend = "gloo"
         attempt, output = ran(notes, fault, kind, backend, 2)
@@ -44,8 +42,7 @@ def fail(notes: Notes, fault: str) -> None:
 def judge(notes: Notes, attempt: Attempt, row: dict[str, Any], kind: str) -> None:
     """Checks the reason, the rank, whose side, and what the watch said."""
     _judge_reason(notes, "reason", attempt, row, kind)
-    domain = REASONS[attempt.cause.reason].domain if attempt.cause.reason in REASONS else None
-    notes.check("whose side", domain, good=str(domain) != row.get("not"))
+    notes.check("whose side", domain_of(attempt) or "nobody's", good=domain_of(attempt) != row.get("not"))
     findings = [f"{one['kind']} {one['ranks']}: {one['text'][:150]}" for one in attempt.findings]
     if "found" in row:
         good = any(row["found"] in one["kind"] and list(one["ranks"]) == [1] for one in attempt.findings)
@@ -55,25 +52,30 @@ def judge(notes: Notes, attempt: Attempt, row: dict[str, Any], kind: str) -> Non
     notes.figures(findings=findings)
 
 
+def domain_of(attempt: Attempt) -> str:
+    """Whose side its cause is on, "" where that may be anybody's."""
+    reason = REASONS.get(attempt.cause.reason)
+    return str(reason.domain or "") if reason else ""
+
+
 def _judge_reason(notes: Notes, name: str, attempt: Attempt, row: dict[str, Any], kind: str) -> None:
     cause = attempt.cause
     notes.check(name, f"{cause.reason} (rank {cause.rank}): {cause.sentence[:200]}", good=cause.reason in row[kind])
 
 
-def ran(notes: Notes, fault: str, kind: str, backend: str, ranks: int) -> tuple[Attempt, str]:
+def ran(notes: Notes, fault: str, kind: str, backend: str, ranks: int, number: int = 1) -> tuple[Attempt, str]:
     """The attempt in the journal, and what the job and the program wrote. Gloo may not find its peers at first."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     job = [sys.executable, *torchrun, str(JOB), fault, kind, backend]
-    for number in range(2):
-        home = notes.folder / f"home-{fault}-{backend}-{number}"
-        command = [sys.executable, "-m", "tenant_client", "run", "--home", str(home), "--lease", fault, *QUICK, "--"]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"} | NCCL | RECORDER
-        done = subprocess.run(
-            [*command, *job], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-        )
-        output = done.stdout.decode(errors="replace")
-        if "connectFullMesh" not in output:
-            break
+    home = notes.folder / f"home-{fault}-{backend}-{number}"
+    command = [sys.executable, "-m", "tenant_client", "run", "--home", str(home), "--lease", fault, *QUICK, "--"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | NCCL | RECORDER
+    done = subprocess.run(
+        [*command, *job], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    output = done.stdout.decode(errors="replace")
+    if "connectFullMesh" in output and number == 1:
+        return ran(notes, fault, kind, backend, ranks, 2)
     with closing(open_database(home / "tenant.db")) as connection:
         return Attempts(connection).list()[-1], output
 
@@ -88,7 +90,7 @@ def collective(notes: Notes) -> None:
     notes.figures(sentence=attempt.cause.sentence)
     notes.evidence("output", output)
     _judge_reason(notes, "reason", attempt, {"cuda": ["collective_timeout", "nccl_timeout_error"]}, "cuda")
-    run_dir = next((notes.folder / "home-timeout-nccl-0" / "runs").glob("timeout-*"))
+    run_dir = next((notes.folder / "home-timeout-nccl-1" / "runs").glob("timeout-*"))
     logs = sorted(run_dir.glob("*.log"))
     said = notes.folder / "nccl.log"
     said.write_text("".join(line + "\n" for line in output.splitlines() if "NCCL" in line), encoding="utf-8")

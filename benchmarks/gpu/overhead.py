@@ -41,6 +41,7 @@ def measure(notes: Notes, mode: str) -> None:
     hook.explicit = mode == "graphs"  # what is captured calls nothing when it is replayed
     follow(torch)
     switch = Switch(hook, plan(rounds, pairs))
+    loss: Any = None
     for _ in switch.steps:
         loss = step(size.batch, size.length)
         if hook.explicit:

@@ -1,5 +1,6 @@
-"""The parts, in their order, and one of them as a process of its own: parts.py NAME DEVICE FOLDER."""
+"""The parts, in their order, and one of them as a process of its own: parts.py NAME DEVICE FOLDER SECONDS."""
 
+import faulthandler
 import importlib
 import sys
 from dataclasses import dataclass
@@ -45,7 +46,8 @@ PARTS = (
 
 def main() -> None:
     """Runs one part. An exception is its failure: the traceback is on stderr, for the report."""
-    name, device, folder = sys.argv[1:]
+    name, device, folder, seconds = sys.argv[1:]
+    faulthandler.dump_traceback_later(max(1.0, float(seconds) - 2))  # where it was, should it take too long
     part = next(one for one in PARTS if one.name == name)
     notes = Notes(Path(folder, f"{name}.jsonl"), device)
     module, function = part.function.split(":")

@@ -34,23 +34,24 @@ NVML = {
     "nvml_power_usage_milliwatts": ("nvmlDeviceGetPowerUsage", (), ctypes.c_uint),
     "nvml_total_energy_millijoules": ("nvmlDeviceGetTotalEnergyConsumption", (), ctypes.c_ulonglong),
 }
-LOOKS, BETWEEN_S = 6, 0.5
+LOOKS, BETWEEN_S, WORK_S = 6, 0.5, 1.5
 Samples = list[tuple[float, str, float]]
 
 
 def read(notes: Notes) -> None:
-    """Both at rest and at work: every value is plausible, and power or use rises; the driver is the same everywhere."""
+    """Both at rest and at work: every value is plausible, and work shows; the driver is the same everywhere."""
     import torch
 
     library, driver = nvml()
     samples: Samples = []
     one = torch.randn(8192, 8192, dtype=torch.bfloat16, device=notes.device)
     for look in range(LOOKS):
-        for _ in range(300 if look >= LOOKS // 2 else 0):
+        until_s = time.monotonic() + WORK_S
+        while look >= LOOKS // 2 and time.monotonic() < until_s:
             torch.matmul(one, one)
+            torch.cuda.synchronize()
         now_s = time.time()
         samples += [(now_s, name, value) for name, value in {**exported(asked(*FIELDS)), **library()}.items()]
-        torch.cuda.synchronize()
         time.sleep(BETWEEN_S)
     tally = Tally()
     told = summarised(samples, tally)
@@ -58,8 +59,8 @@ def read(notes: Notes) -> None:
     wanted = {name for _, name, _ in samples}
     said = f"{len(told)} of {len(wanted)}, without {sorted(wanted - set(told))}: {tally.quality()}"
     notes.check("every field is a metric, and every value plausible", said, good=wanted <= set(told))
-    rises = max(told.get("nvidia_smi_power_draw_watts", (0, 0)), told.get("nvidia_smi_utilization_gpu_ratio", (0, 0)))
-    notes.check("power or use rises with work", rises, good=rises[1] > rises[0])
+    used = told.get("nvidia_smi_utilization_gpu_ratio", (0.0, 0.0))
+    notes.check("a card at work is seen to be", f"used from {used[0]:.0f}% to {used[1]:.0f}%", good=used[1] > 50)
     _versions(notes, driver)
 
 

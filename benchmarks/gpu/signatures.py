@@ -34,6 +34,8 @@ def compare(notes: Notes) -> None:
             continue
         try:
             _case(notes, model, mode, count, as_on_cpu=as_on_cpu and notes.device != "cpu")
+        except Skipped as why:
+            notes.figures(**{f"{model}, {mode}": str(why)})
         except Exception as error:  # noqa: BLE001 - the other cases are tried all the same
             notes.check(f"{model}, {mode}", f"{type(error).__name__}: {error}", good=False)
 

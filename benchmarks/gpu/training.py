@@ -3,6 +3,8 @@
 # mypy: allow-subclassing-any
 # (mypy may run where torch is not installed, and then all that is torch's is Any.)
 
+import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+
+from benchmarks.gpu.notes import Skipped
 
 VOCABULARY = 4096
 Step = Callable[[int, int], Any]
@@ -105,7 +109,7 @@ class Recommender(nn.Module):
         return self.top(self.bags(tokens)).square().mean()
 
 
-MODELS = {
+MODELS: dict[str, Callable[[Size], Any]] = {
     "transformer": Transformer,
     "convolutions": Convolutions,
     "recurrent": Recurrent,
@@ -115,6 +119,8 @@ MODELS = {
 
 def stepper(kind: str, mode: str, device: str, size: Size) -> Step:
     """A function that takes one training step of (batch, length) and returns the loss, on the device."""
+    if mode == "compiled" and not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+        raise Skipped("torch.compile needs a C compiler, and there is none")
     torch.manual_seed(1)
     model = MODELS[kind](size).to(device)
     graphs = mode == "graphs"
