@@ -7,53 +7,34 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Mapping
-from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.notes import Notes, Skipped
 
 LEAST = 0.7
-LANE_GBS = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}  # one lane, one way, by generation of PCIe
+LANE_GBS = {"3": 0.985, "4": 1.969, "5": 3.938, "6": 7.563}  # one lane, one way, by generation of PCIe
 
 
 def describe(notes: Notes) -> None:
     """What was tried with what."""
     import torch
 
-    notes.figures(
-        host=platform.platform(), cores=os.cpu_count(), python=platform.python_version(), torch=torch.__version__
-    )
-    notes.figures(**{name: version(name) for name in ("triton", "numpy", "msgspec", "typer", "click")})
-    if not torch.cuda.is_available():
-        notes.figures(device="cpu", card="none")
-        notes.check("torch loads", torch.__version__, good=True)
-        return
-    about = torch.cuda.get_device_properties(0)
-    notes.figures(
-        device="cuda:0",
-        card=about.name,
-        cards=torch.cuda.device_count(),
-        memory_gib=round(about.total_memory / 2**30, 1),
-    )
-    notes.figures(
-        capability=f"{about.major}.{about.minor}", cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version()
-    )
-    notes.figures(nccl=".".join(map(str, torch.cuda.nccl.version())))
-    product = (torch.ones(64, 64, device="cuda:0") @ torch.ones(64, 64, device="cuda:0")).sum().item()
-    notes.check("the card computes", product, good=product == 64.0**3)
+    notes.figures(python=platform.python_version(), torch=torch.__version__, host=platform.platform())
+    notes.figures(cores=os.cpu_count(), triton=find_spec("triton") is not None, device="cpu", card="none")
+    if torch.cuda.is_available():
+        about = torch.cuda.get_device_properties(0)
+        notes.figures(device="cuda:0", card=about.name, cards=torch.cuda.device_count())
+        notes.figures(memory_gib=about.total_memory >> 30, capability=f"{about.major}.{about.minor}")
+        notes.figures(cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version(), nccl=torch.cuda.nccl.version())
+    ones = torch.ones(64, 64, device="cuda:0" if torch.cuda.is_available() else "cpu")
+    product = (ones @ ones).sum().item()
+    notes.check("it computes", product, good=product == 64.0**3)
     try:
         notes.figures(**asked("driver_version", "clocks.max.sm", "power.limit", "ecc.mode.current", "mig.mode.current"))
     except Skipped as why:
         notes.figures(nvidia_smi=str(why))
-
-
-def version(package: str) -> str:
-    """The version of a package, "" where there is none."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def asked(*fields: str) -> dict[str, str]:
@@ -78,10 +59,8 @@ def published(name: str) -> dict[str, Any] | None:
 
 def slot_gbs(said: Mapping[str, str]) -> float | None:
     """The rate of the slot, one way, by its generation and lanes as nvidia-smi says them; None where it does not."""
-    generation, width = (said.get(f"pcie.link.{what}.max", "") for what in ("gen", "width"))
-    if not (generation.isdecimal() and width.isdecimal() and int(generation) in LANE_GBS):
-        return None
-    return LANE_GBS[int(generation)] * int(width)
+    lane, width = LANE_GBS.get(said.get("pcie.link.gen.max", "")), said.get("pcie.link.width.max", "")
+    return lane * int(width) if lane and width.isdecimal() else None
 
 
 def shares(rates: Mapping[str, float], row: Mapping[str, Any], slot: float | None) -> dict[str, tuple[float, float]]:
