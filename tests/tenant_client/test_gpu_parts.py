@@ -123,9 +123,8 @@ def test_a_job_that_fails_on_the_processor_is_judged_right(tmp_path: Path, fault
 @pytest.mark.nightly
 def test_a_part_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
     needs.package("torch")
-    found = attempted(
-        tmp_path, sys.executable, "cpu", soon(), Part("failure-hang", "failures:fail", ("hang",), 9.0, False)
-    )
+    part = Part("failure-hang", "failures:fail", ("hang",), 9.0, needs_card=False)
+    found = attempted(tmp_path, sys.executable, "cpu", soon(), part)
     assert (found.result, found.why) == (FAILED, "took longer than 9 s")
     assert "failures.py" in found.evidence["stderr"]  # where it was
     mine = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in _read(path)]
