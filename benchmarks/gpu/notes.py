@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-LINES = 60
+LINES = 200
 
 
 class Skipped(Exception):
@@ -29,7 +29,7 @@ class Notes:
 
     def evidence(self, name: str, text: str) -> None:
         """The end of an output, for whoever mends what it shows."""
-        self._write({"evidence": name, "text": "\n".join(text.splitlines()[-LINES:])[-12_000:]})
+        self._write({"evidence": name, "text": "\n".join(text.splitlines()[-LINES:])[-24_000:]})
 
     def skipped(self, why: str) -> None:
         """The part, or the rest of it, cannot be tried."""
@@ -38,3 +38,9 @@ class Notes:
     def _write(self, line: dict[str, Any]) -> None:
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, default=str) + "\n")
+
+
+def written(file: Path) -> list[dict[str, Any]]:
+    """The notes of a part that has ended; a line that it did not finish is left out."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
