@@ -40,7 +40,7 @@ class KernelLines:
 
     def evidence(self, line: Line) -> Evidence | None:
         """What a line says, None where it says nothing of a failure."""
-        found = self._xid(line.text) or _sxid(line.text)
+        found = (self._xid(line.text) or _sxid(line.text)) if "Xid" in line.text else None
         if found is None:
             cue = match_line(line.text, ("kernel",))
             found = (cue.reason, cue.role) if cue else None
