@@ -163,7 +163,8 @@ class _Job:
         if cue is None:
             return None
         if cue.explains:
-            self._warned.append((cue.explains, self._evidence(cue, line.number, line.text, line.text)))
+            finer = match_line(line.text, ("device",)) or cue
+            self._warned.append((cue.explains, self._evidence(finer, line.number, line.text, line.text)))
             return None
         stopped = _STOPPED.search(line.text)
         if stopped and (cue.role is Role.TEARDOWN or somebody_ended(cue.reason)):
