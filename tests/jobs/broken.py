@@ -25,7 +25,7 @@ NO_DRIVER = (
 )
 
 
-class Samples(Dataset):
+class Samples(Dataset):  # type: ignore[misc]
     """Two numbers a sample; one of them cannot be read, or its reader is killed."""
 
     def __len__(self) -> int:
@@ -70,10 +70,11 @@ def leave() -> None:
     sys.exit(0)
 
 
-def limit_memory() -> None:
-    """As `ulimit -v` does."""
+def limit_memory(wanted: int) -> int:
+    """As `ulimit -v` does; returns what the job then asks for in vain."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + 256 * MIB, resource.RLIM_INFINITY))
+    return wanted
 
 
 def eat(mib: int) -> None:
@@ -82,6 +83,11 @@ def eat(mib: int) -> None:
     for _ in range(mib // 16):
         eaten.append(b"x" * (16 * MIB))
         time.sleep(0.01)
+
+
+def eat_under_a_limit() -> None:
+    """A little at a time."""
+    eat(limit_memory(4096))
 
 
 FAULTS: dict[str, Callable[[], object]] = {
@@ -93,8 +99,8 @@ FAULTS: dict[str, Callable[[], object]] = {
     "hang": lambda: time.sleep(3600),
     "hang_limit": lambda: time.sleep(3600),
     "cgroup_oom": lambda: eat(4096),
-    "ulimit_oom": lambda: (limit_memory(), eat(4096)),
-    "ulimit_oom_torch": lambda: (limit_memory(), torch.ones(4096, MIB)),
+    "ulimit_oom": eat_under_a_limit,
+    "ulimit_oom_torch": lambda: torch.ones(limit_memory(4096), MIB),
 }
 
 
