@@ -51,7 +51,7 @@ RIGHT = {
     "slow": Syndrome.NON_COMMUNICATION_SLOW,
     "hog": Syndrome.NON_COMMUNICATION_SLOW,
     "mismatch": Syndrome.MISMATCHED_COLLECTIVE,
-    "skip": Syndrome.COMMUNICATION_HANG,
+    "skip": Syndrome.MISMATCHED_COLLECTIVE,
     "stalled_link": Syndrome.COMMUNICATION_HANG,
     "throttled_link": Syndrome.COMMUNICATION_SLOW,
 }
