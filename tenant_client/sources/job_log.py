@@ -186,7 +186,7 @@ class _Job:
         one, cue = spokesman(exceptions) if exceptions else (None, None)
         if one is not None and cue is not None:
             self._keep(self._evidence(cue, one.line, one.text, one.head, Form.LAST_WORDS))
-        word = None if any(_tells(seen) for seen in self._kept.values()) else last_words.said(tail)
+        word = None if any(_tells(seen) for seen in self._kept.values()) else last_words.said(tail, self._read)
         if word is not None:
             self._keep(self._evidence(word.cue, word.line.number, word.text, word.line.text, Form.LAST_WORDS))
 
