@@ -12,8 +12,8 @@ Rules, in this order:
 3. Then the first error: the first line of a file; across ranks the earliest time if all times come from one kind of
    source, else network before collective before program, and a bare RuntimeError last.
 4. A symptom (time-out, lost peer, killed context) is what the survivors of a failure say. It is kept and shown, but
-   names a reason only if rounds do not count that reason, or if the kernel said it, but for an Xid: those that are
-   symptoms follow what a process did, or was done to it. Teardown never does.
+   names a reason only if rounds do not count that reason, or if the kernel said it, but for an Xid that is none of
+   NVLink's: those that are symptoms follow what a process did, or was done to it. Teardown never does.
 5. Then the owner's lessons. Nothing is guessed: without evidence the reason is `unknown`.
 
 In a log directory of torchelastic only the last attempt counts: earlier ones were restarted.
@@ -63,6 +63,7 @@ from tenant_client.sources.flight_recorder import Dump
 from tenant_client.sources.job_log import Leftover
 from tenant_client.sources.reasons import REASONS, UNKNOWN
 from tenant_client.sources.scanning import Line
+from tenant_client.sources.xid import XIDS, XidRole
 
 _HEAD = 16 << 10
 _FEW = 8
@@ -331,7 +332,8 @@ def _of_another(symptom: Evidence, abort: Evidence | None) -> bool:
 
 
 def _may_name(symptom: Evidence) -> bool:
-    from_kernel = symptom.source == kernel_log.SOURCE and kernel_log.code_of(symptom) is None
+    xid = XIDS.get(kernel_log.code_of(symptom) or 0)
+    from_kernel = symptom.source == kernel_log.SOURCE and (xid is None or xid.role is XidRole.BY_SEVERITY)
     return from_kernel or not REASONS[symptom.reason].counted
 
 
