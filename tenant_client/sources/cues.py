@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from types import MappingProxyType
 from typing import Annotated, Literal
 
@@ -76,23 +76,38 @@ class Cues:
     looked_at: Mapping[str, str]
 
     @cached_property
-    def literals(self) -> Mapping[str, tuple[tuple[str, Cue], ...]]:
-        """Each literal with its cue, by section, in the order of the table."""
+    def literals(self) -> Mapping[str, tuple[tuple[str, str, Cue], ...]]:
+        """Each literal, with and without its digits, and its cue, by section, in the order of the table."""
         return {
-            name: tuple((literal, cue) for cue in cues for literal in cue.literals)
+            name: tuple((literal, literal.translate(_NO_DIGITS), cue) for cue in cues for literal in cue.literals)
             for name, cues in self.sections.items()
         }
 
 
+_NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
+_LINES_KEPT = 2048  # kinds of lines: most differ from others in numbers alone
+
+
 def says_something(text: str) -> bool:
-    """Whether a line holds a word of the gate: without one no cue of `kernel`, `nccl` and `job` matches."""
-    return _words().search(text) is not None
+    """Whether a line may hold a word of the gate: without one no cue of `kernel`, `nccl` and `job` matches."""
+    return _says_something(text.translate(_NO_DIGITS))
+
+
+@lru_cache(_LINES_KEPT)
+def _says_something(digitless: str) -> bool:
+    return _words().search(digitless) is not None
+
+
+@lru_cache(_LINES_KEPT)
+def _candidates(section: str, digitless: str) -> tuple[tuple[str, Cue], ...]:
+    return tuple((literal, cue) for literal, bare, cue in table().literals[section] if bare in digitless)
 
 
 def match_line(text: str, sections: Iterable[str]) -> Cue | None:
     """The first cue of these sections that the line matches, unless it counts none: `0 uncorrectable ECC errors`."""
+    digitless = text.translate(_NO_DIGITS)
     for section in sections:
-        for literal, cue in table().literals[section]:
+        for literal, cue in _candidates(section, digitless):
             if literal in text and (found := cue.pattern.search(text)) and not _counts_none(text, found):
                 return cue
     return None
@@ -125,7 +140,7 @@ def level_of(reason: str) -> Level:
 
 @cache
 def _words() -> re.Pattern[str]:
-    return re.compile("|".join(re.escape(word) for word in table().words))
+    return re.compile("|".join(re.escape(word.translate(_NO_DIGITS)) for word in table().words))
 
 
 @cache
