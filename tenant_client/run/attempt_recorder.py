@@ -5,6 +5,7 @@ A restart by torchrun ends an attempt and begins the next one of the same lease.
 
 import json
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -21,7 +22,9 @@ from tenant_client.records.attempts import INTERRUPTED, Attempt, AttemptCause, A
 from tenant_client.records.database import open_database
 from tenant_client.records.incidents import Incidents
 from tenant_client.records.journal import Journal
+from tenant_client.records.local_secrets import digest_key
 from tenant_client.records.paces import Paces, Slice
+from tenant_client.records.starts import Starts
 from tenant_client.records.usages import Usage, Usages
 from tenant_client.records.votes import Vote, Votes
 from tenant_client.run import diagnose_attempt, lease_ends, restarts
@@ -41,6 +44,7 @@ from tenant_client.run.ended import (
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.learn_healthy import learn, workload_name
 from tenant_client.run.run_directory import held
+from tenant_client.run.started import started
 from tenant_client.run.supervise import Ending
 from tenant_client.run.watchdog import Kind, WatchFinding
 from tenant_client.sources.reasons import UNKNOWN
@@ -103,6 +107,15 @@ class Record:
         with self._ours.guard("cannot write the journal"):
             if self._attempts is not None:
                 self.number = self._attempts.begin(self._unit, started_at_s, number=number, lives=self._lives)
+
+    def keep_start(self, command: Sequence[str], environment: Mapping[str, str], node_list: str) -> None:
+        """Journals what the attempt was started with, and on which nodes."""
+        with self._ours.guard("cannot journal what the job was started with"):
+            if self._connection is not None and command:
+                key = digest_key(self._connection, secrets.token_bytes)
+                Starts(self._connection).keep(
+                    self._unit, self.number, started(command, environment, Path.cwd(), key, node_list)
+                )
 
     def name(self, job: str) -> None:
         """Journals the name of the job."""

@@ -30,6 +30,7 @@ from tenant_client.run.health import Health
 from tenant_client.run.hook.checkpoints import ask
 from tenant_client.run.launcher import Launcher
 from tenant_client.run.lease_hints import Hinted, asks_to_save
+from tenant_client.run.observer_pipe import jobs_environment
 from tenant_client.run.pace import PaceRecorder
 from tenant_client.run.run_directory import hold, node_list, prune
 from tenant_client.run.settings import RunSettings
@@ -92,7 +93,9 @@ class Observer:
         self._pace = PaceRecorder(self._run_dir, self._record.keep_pace)
         self._usage = UsageRecorder(self._record.keep_usage)
         self._record.name(settings.job)
-        self._record.place(node_list(os.environ))
+        nodes = node_list(os.environ)
+        self._record.place(nodes)
+        self._record.keep_start(settings.command, jobs_environment(os.environ), nodes)
         with self._ours.guard("old run directories"):
             prune(settings.home / "runs")
 

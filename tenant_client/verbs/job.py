@@ -180,7 +180,7 @@ def run(
             home=home.absolute(),
             lease=lease or lease_name(os.environ, home),
             job=job_name(command, os.environ),
-            program=Path(command[0]).name,
+            command=tuple(command),
             watch=watch,
             sample=sample,
             describe_now=describe is Describe.NOW,
