@@ -79,7 +79,7 @@ class RunCounts:
 class FailureFacts:
     """What the tenant has about one attempt; `age_h` since it began, `verdict` and `ratio` of the bundle.
 
-    `ranks` is how many it had, None where that is not known.
+    `ranks` is how many it had, None where that is not known; `domain` is the evidence's own, "" for that of the reason.
     """
 
     reason: str = UNKNOWN
@@ -93,6 +93,7 @@ class FailureFacts:
     runs: RunCounts = RunCounts()
     tests: tuple[tuple[str, bool], ...] = ()
     ranks: int | None = None
+    domain: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ def _of_reason(facts: FailureFacts) -> Iterator[Clue]:
     if facts.is_stopped:
         hung = any(finding.kind.endswith("hang") for finding in facts.findings)
         yield Clue("it was asked to end", {"ended": _STOPPED_IN_A_HANG if hung else _STOPPED})
-    weights = _weights_of(facts.reason)
+    weights = _weights_of(facts.reason, facts.domain)
     if weights:
         yield Clue(text, weights)
     yield from _of_words(_table().words, facts.sentence, "the log says")
@@ -159,8 +160,10 @@ def _of_reason(facts: FailureFacts) -> Iterator[Clue]:
         yield Clue(f"it failed {60 * facts.age_h:.0f} minutes after its start", early)
 
 
-def _weights_of(reason: str) -> Weights:
+def _weights_of(reason: str, domain: str) -> Weights:
     table, known = _table().reasons, REASONS.get(reason)
+    if domain in _OF_DOMAIN and known is not None and domain != known.domain:
+        return {"code": _OF_DOMAIN[Domain(domain)]}
     if reason in table:
         return table[reason]
     if known is None:

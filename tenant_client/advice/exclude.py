@@ -104,7 +104,7 @@ def _words(result: Check, bundle: Bundle, labels: Mapping[str, str]) -> str:
 
 def _failed_since(attempts: Iterable[Attempt], since_h: float) -> Iterator[Attempt]:
     for one in attempts:
-        cause = CAUSES.get(counted_as(one.cause.reason))
+        cause = CAUSES.get(counted_as(one.cause.reason, one.cause.domain))
         is_new = (one.ended_at_s or 0.0) / SECONDS_PER_HOUR >= since_h
         if one.state is AttemptState.FAILED and is_new and cause and cause.domain is Domain.INFRASTRUCTURE:
             yield one

@@ -79,6 +79,7 @@ def facts_of(known: Known, attempt: Attempt) -> FailureFacts:
         _counts(known, attempt, run),
         tuple((one.suspicion.value, not one.confirmed) for one in known.outcomes if one.lease == attempt.unit),
         _ranks(run),
+        attempt.cause.domain,
     )
 
 

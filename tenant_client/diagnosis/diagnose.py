@@ -102,13 +102,15 @@ class Diagnosis:
 
     @property
     def domain(self) -> Domain | None:
-        """Infrastructure, framework or script; None for unknown."""
-        return REASONS[self.reason].domain if self.reason in REASONS else None
+        """Infrastructure, framework or script, by the evidence and else by the reason; None for unknown."""
+        own = self.root.domain if self.root else None
+        return own or (REASONS[self.reason].domain if self.reason in REASONS else None)
 
     @property
     def advice(self) -> str:
-        """The advice for the reason; empty for unknown."""
-        return REASONS[self.reason].advice if self.reason in REASONS else ""
+        """The advice for this evidence, else for the reason; empty for unknown."""
+        own = self.root.advice if self.root else ""
+        return own or (REASONS[self.reason].advice if self.reason in REASONS else "")
 
     @property
     def sentence(self) -> str:

@@ -36,7 +36,10 @@ class AttemptState(StrEnum):
 
 @dataclass(frozen=True)
 class AttemptCause:
-    """Why an attempt failed, if known; `place` is the file and line of the evidence."""
+    """Why an attempt failed, if known; `place` is the file and line of the evidence.
+
+    `domain` and `advice` are those of the evidence where it has its own, else "": those of the reason hold.
+    """
 
     reason: str = UNKNOWN
     rank: int | None = None
@@ -44,6 +47,8 @@ class AttemptCause:
     gpu: str = ""
     place: str = ""
     sentence: str = ""
+    domain: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,8 @@ class Attempts:
             " WHERE unit = ? AND attempt = ?",
             (cause.reason, cause.rank, cause.host, cause.gpu, cause.place, cause.sentence, unit, attempt),
         )
+        own = unit, attempt, cause.domain, cause.advice
+        self._connection.execute("INSERT OR REPLACE INTO own_words VALUES (?, ?, ?, ?)", own)
 
     def count(self, unit: str, attempt: int) -> None:
         """Journals a failure to be counted, unless one of the unit was counted since this attempt began.
@@ -149,15 +156,16 @@ class Attempts:
         Several wrappers in one allocation (srun starts one per task) see the same failure.
         """
         rows = self._connection.execute(
-            "SELECT start_h, started_at_s, ended_at_s, reason FROM attempts JOIN units USING (unit)"
-            " WHERE unit = ? AND attempt = ?",
+            "SELECT start_h, started_at_s, ended_at_s, reason, COALESCE(domain, '') FROM attempts"
+            " JOIN units USING (unit) LEFT JOIN own_words USING (unit, attempt) WHERE unit = ? AND attempt = ?",
             (unit, attempt),
         )
-        start_h, started_at_s, ended_at_s, reason = rows.fetchone()
+        start_h, started_at_s, ended_at_s, reason, domain = rows.fetchone()
         began_h, ended_h = started_at_s / SECONDS_PER_HOUR, ended_at_s / SECONDS_PER_HOUR
         since = "SELECT 1 FROM failures WHERE unit = ? AND at_h >= ?"
         if self._connection.execute(since, (unit, began_h)).fetchone() is None:
-            self._journal.add([], [Failure(unit, ended_h, max(0.0, ended_h - start_h), counted_as(reason))])
+            counted = counted_as(reason, domain)
+            self._journal.add([], [Failure(unit, ended_h, max(0.0, ended_h - start_h), counted)])
 
     def stopped_before(self, unit: str, attempt: int, within_s: float) -> Sequence[Attempt]:
         """Attempts of any unit that somebody ended, at most so long before this one began."""
@@ -173,8 +181,9 @@ class Attempts:
         """All attempts, or those of one unit, in order of their start."""
         rows = self._connection.execute(
             "SELECT unit, attempt, state, started_at_s, ended_at_s, exit_code, signal, steps, findings,"
-            " COALESCE(said, ''), attempts.reason, rank, host, gpu, place, sentence"
-            " FROM attempts LEFT JOIN fixes USING (unit, attempt) WHERE ? IS NULL OR unit = ?"
+            " COALESCE(said, ''), attempts.reason, rank, host, gpu, place, sentence,"
+            " COALESCE(domain, ''), COALESCE(advice, '') FROM attempts LEFT JOIN fixes USING (unit, attempt)"
+            " LEFT JOIN own_words USING (unit, attempt) WHERE ? IS NULL OR unit = ?"
             " ORDER BY started_at_s, unit, attempt",
             (unit, unit),
         )

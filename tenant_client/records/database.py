@@ -23,6 +23,9 @@ CREATE TABLE IF NOT EXISTS attempts (
     host TEXT NOT NULL DEFAULT '', gpu TEXT NOT NULL DEFAULT '', place TEXT NOT NULL DEFAULT '',
     sentence TEXT NOT NULL DEFAULT '', steps INTEGER NOT NULL DEFAULT 0, findings TEXT NOT NULL DEFAULT '[]',
     PRIMARY KEY (unit, attempt));
+CREATE TABLE IF NOT EXISTS own_words (
+    unit TEXT NOT NULL, attempt INTEGER NOT NULL, domain TEXT NOT NULL, advice TEXT NOT NULL,
+    PRIMARY KEY (unit, attempt));
 CREATE TABLE IF NOT EXISTS paces (
     unit TEXT NOT NULL, attempt INTEGER NOT NULL, at_s INTEGER NOT NULL, observed_s REAL NOT NULL,
     steps INTEGER NOT NULL, timed INTEGER NOT NULL, stepping_s REAL NOT NULL, squares REAL NOT NULL,

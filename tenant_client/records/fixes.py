@@ -50,6 +50,7 @@ def fix(connection: Connection, unit: str, number: int | None, reason: str, at_s
         connection.execute("INSERT OR REPLACE INTO fixes VALUES (?, ?, ?, ?, ?)", fixed)
         renamed = reason, unit, attempt.attempt
         connection.execute("UPDATE attempts SET reason = ? WHERE unit = ? AND attempt = ?", renamed)
+        connection.execute("DELETE FROM own_words WHERE unit = ? AND attempt = ?", renamed[1:])
         return Fixed(unit, attempt.attempt, reason, said, _recount(connection, attempt, reason))
 
 

@@ -151,4 +151,6 @@ def _cause(diagnosis: "Diagnosis") -> AttemptCause:
     cause = AttemptCause(diagnosis.reason, sentence=diagnosis.sentence)
     if diagnosis.root is None:
         return cause
-    return replace(cause, rank=diagnosis.rank, host=diagnosis.host, gpu=diagnosis.gpu, place=diagnosis.root.where)
+    root = diagnosis.root
+    own = replace(cause, domain=root.domain or "", advice=root.advice)
+    return replace(own, rank=diagnosis.rank, host=diagnosis.host, gpu=diagnosis.gpu, place=root.where)

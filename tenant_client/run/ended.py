@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from signal import SIGHUP, SIGINT, SIGTERM, Signals
 
-from federation.protocol.causes import Domain
+from federation.protocol.causes import CAUSES, Domain
 from federation.runtime.visible import counted_as
 from tenant_client.records.attempts import AttemptCause
 from tenant_client.run.supervise import Ending
 from tenant_client.run.watchdog import Standing
-from tenant_client.sources.reasons import REASONS, UNKNOWN, somebody_ended
+from tenant_client.sources.reasons import UNKNOWN, counted_as as counted_as_reason, somebody_ended
 
 TIME_LIMIT = "time_limit"
 GRACE_S = 1800.0  # a job that goes on for longer after a signal did not end because of it
@@ -63,10 +63,8 @@ def by_somebody(how: Ending, said: AttemptCause, *, asked: bool) -> bool:
 
 def names_hardware(cause: AttemptCause, source: str) -> bool:
     """Whether a diagnosis names a device or a link: by the kernel or NCCL, and of a kind that rounds count."""
-    reason = REASONS.get(cause.reason)
-    return (
-        source in _HARDWARE_SOURCES and reason is not None and reason.counted and reason.domain is Domain.INFRASTRUCTURE
-    )
+    counted = CAUSES.get(counted_as_reason(cause.reason, cause.domain))
+    return source in _HARDWARE_SOURCES and counted is not None and counted.domain is Domain.INFRASTRUCTURE
 
 
 def while_what(asked: Asked, said: str, ends_at_s: float | None) -> AttemptCause:

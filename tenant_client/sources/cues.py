@@ -16,15 +16,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, cached_property
 from types import MappingProxyType
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
+from federation.protocol.causes import Domain
 from federation.protocol.toml_tables import BadTable, convert, loads, shipped
 from tenant_client.sources.evidence import Role
-from tenant_client.sources.reasons import REASONS, UNKNOWN
+from tenant_client.sources.reasons import REASONS, SENTENCE, UNKNOWN
 
-SECTIONS = ("kernel", "nccl", "job", "end", "exception")
+SECTIONS = ("warning", "device", "kernel", "nccl", "job", "end", "exception")
+_OF_DEVICES = ("job", "end", "exception")  # sections that begin with the rows of `device`
 
 
 class Level(IntEnum):
@@ -43,7 +46,8 @@ class Level(IntEnum):
 class Cue:
     """One row: what to look for and what it says, and its place in its section.
 
-    `frames` must match a frame of the traceback where it is given.
+    `frames` must match a frame of the traceback where it is given. `domain` and `advice` go before those of the reason,
+    None and "" where these hold. A cue that `explains` others is a root only where a later one has such words.
     """
 
     reason: str
@@ -54,6 +58,9 @@ class Cue:
     frames: re.Pattern[str] | None
     example: str
     order: int
+    domain: Domain | None = None
+    advice: str = ""
+    explains: re.Pattern[str] | None = None
 
     def matches(self, text: str) -> bool:
         """Whether this line, or this last line of a traceback, says it."""
@@ -62,10 +69,11 @@ class Cue:
 
 @dataclass(frozen=True)
 class Cues:
-    """The table: the words that gate a whole log, and the cues by section."""
+    """The table: words that gate a whole log, cues by section, and the newest version looked at of each program."""
 
     words: tuple[str, ...]
     sections: Mapping[str, tuple[Cue, ...]]
+    looked_at: Mapping[str, str]
 
     @cached_property
     def literals(self) -> Mapping[str, tuple[tuple[str, Cue], ...]]:
@@ -133,13 +141,17 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     regex: str
     example: str
     frames: str | None = None
+    domain: Domain | None = None
+    advice: Annotated[str, Meta(pattern=SENTENCE)] = ""
+    explains: str | None = None
 
     def cue(self, order: int) -> Cue:
         if self.reason != UNKNOWN and self.reason not in REASONS:
             raise BadTable(f"{self.reason!r} is not a reason of causes.toml or reasons.toml")
-        frames = None if self.frames is None else re.compile(self.frames)
+        frames, explains = (None if one is None else re.compile(one) for one in (self.frames, self.explains))
         level, pattern = Level[self.level.upper()], re.compile(self.regex)
-        cue = Cue(self.reason, self.role, level, self.literals, pattern, frames, self.example, order)
+        told = self.example, order, self.domain, self.advice, explains
+        cue = Cue(self.reason, self.role, level, self.literals, pattern, frames, *told)
         if not cue.matches(cue.example):
             raise BadTable(f"the cue for {cue.reason} does not match its own example {cue.example!r}")
         return cue
@@ -147,6 +159,9 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     words: tuple[str, ...]
+    looked_at: dict[str, str]
+    warning: tuple[_Row, ...]
+    device: tuple[_Row, ...]
     kernel: tuple[_Row, ...]
     nccl: tuple[_Row, ...]
     job: tuple[_Row, ...]
@@ -157,12 +172,14 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def parse(text: str) -> Cues:
     """Read a table; BadTable for unknown slugs, roles, levels or keys, and for a cue that misses its own example."""
     table = convert(loads(text, "cues.toml"), _Table, "cues.toml")
-    rows: dict[str, tuple[_Row, ...]] = {name: getattr(table, name) for name in SECTIONS}
-    sections = {name: tuple(row.cue(order) for order, row in enumerate(of_it)) for name, of_it in rows.items()}
-    for section in ("kernel", "nccl", "job"):
-        for cue in sections[section]:
+    sections: dict[str, tuple[Cue, ...]] = {}
+    for name in SECTIONS:
+        rows = (*(table.device if name in _OF_DEVICES else ()), *getattr(table, name))
+        sections[name] = tuple(row.cue(order) for order, row in enumerate(rows))
+    for section in ("warning", "kernel", "nccl", "job"):
+        for cue in sections[section][len(table.device) * (section in _OF_DEVICES) :]:
             _check_gated(cue, table.words)
-    return Cues(table.words, MappingProxyType(sections))
+    return Cues(table.words, MappingProxyType(sections), table.looked_at)
 
 
 def _check_gated(cue: Cue, words: Sequence[str]) -> None:

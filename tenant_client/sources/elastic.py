@@ -85,4 +85,5 @@ def _evidence(file: str, text: str, stack: str, at_s: float | None) -> Evidence:
     else:
         cue = match_exception(first, ())
     reason, role = (cue.reason, cue.role) if cue else (UNKNOWN, Role.ROOT)
-    return Evidence(reason, role, SOURCE, file, 0, first[:_TEXT], at_s, rank_of(file))
+    told = (cue.domain, cue.advice) if cue else (None, "")
+    return Evidence(reason, role, SOURCE, file, 0, first[:_TEXT], at_s, rank_of(file), domain=told[0], advice=told[1])

@@ -8,6 +8,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from federation.protocol.causes import Domain
+
 
 class Role(StrEnum):
     """The role of an observation: the root of a failure, a symptom of it, or teardown of the processes."""
@@ -31,7 +33,7 @@ class Evidence:
 
     `reason` is a slug of `sources.reasons.REASONS` or `unknown`; `line` counts from 1, 0 where lines mean
     nothing; `at_s` in seconds since the epoch, None where the source has no clock; `gpu` a PCI bus id or an index, ""
-    where not named.
+    where not named. `domain` and `advice` are what it says of itself; None and "" where those of its reason hold.
     """
 
     reason: str
@@ -45,6 +47,8 @@ class Evidence:
     host: str = ""
     gpu: str = ""
     form: Form = Form.LINE
+    domain: Domain | None = None
+    advice: str = ""
 
     @property
     def where(self) -> str:

@@ -1,8 +1,8 @@
 """Evidence from the exit status of a process: what ended it, where nothing else says why.
 
 137 may be the out-of-memory killer, a scheduler or a person; only the kernel log shows which, and `killed` is what the
-status alone supports. 134 follows a fault that another source names; 1 is Python's after an exception; 2 is that of
-argparse and of many other programs.
+status alone supports. 134 follows a fault that another source names, so it is a symptom; 1 is Python's after an
+exception; 2 is that of argparse and of many other programs.
 
     >>> of(137).text, of(137).reason
     ('exit status 137: killed by SIGKILL', 'killed')
@@ -17,8 +17,13 @@ from tenant_client.sources.reasons import UNKNOWN
 
 SOURCE = "exit_status"
 EXIT_CODE = "exit_code"
+_OF_ABORT = (
+    "The program ended itself by SIGABRT: look above for an assertion, a C++ exception or a watchdog's verdict;"
+    " it is no out-of-memory kill."
+)
 _BY_SIGNAL = {
     signal.SIGKILL: "killed",
+    signal.SIGABRT: "killed",
     signal.SIGSEGV: "segmentation_fault",
     signal.SIGBUS: "shared_memory_full",
     signal.SIGXCPU: "time_limit",
@@ -32,8 +37,8 @@ def of(status: int, file: str = "exit status", *, rank: int | None = None, host:
         return None
     killer, reason = signal_of(status), reason_of(status)
     what = f"killed by {killer.name}" if killer else _MEANINGS.get(status, "failed")
-    role = Role.TEARDOWN if reason == UNKNOWN else Role.ROOT
-    return Evidence(reason, role, SOURCE, file, 0, f"exit status {status}: {what}", None, rank, host)
+    told = reason, role_of(status), SOURCE, file, 0, f"exit status {status}: {what}", None, rank, host
+    return Evidence(*told, advice=advice_of(status))
 
 
 def reason_of(status: int) -> str:
@@ -42,6 +47,18 @@ def reason_of(status: int) -> str:
     if killer:
         return _BY_SIGNAL.get(killer, UNKNOWN)
     return UNKNOWN if status in _MEANINGS else EXIT_CODE
+
+
+def role_of(status: int) -> Role:
+    """What a status is beside other evidence."""
+    if signal_of(status) is signal.SIGABRT:
+        return Role.SYMPTOM
+    return Role.TEARDOWN if reason_of(status) == UNKNOWN else Role.ROOT
+
+
+def advice_of(status: int) -> str:
+    """What to do, where the reason's advice does not fit this status."""
+    return _OF_ABORT if signal_of(status) is signal.SIGABRT else ""
 
 
 def signal_of(status: int) -> signal.Signals | None:

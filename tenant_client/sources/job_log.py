@@ -3,6 +3,7 @@
 - Lines of the kernel and of NCCL are read as in their own logs.
 - An exception counts at the end of a traceback, not if a text mentions it. Of chained exceptions one counts
   (`spokesman`).
+- A warning counts where a later failure is what it warned of.
 - A failure that the job survived for `_SURVIVED` more steps is dropped. Lines after a scheduler's stop order are
   teardown.
 """
@@ -30,6 +31,7 @@ from tenant_client.sources.tracebacks import Raised, Tracebacks
 SOURCE = "job_log"
 _TEXT = 400
 _MOST_KINDS = 1024
+_MOST_WARNINGS = 64
 _SURVIVED = 5
 DISK_FULL = "disk_full"
 CANCELLED = "cancelled"
@@ -96,6 +98,7 @@ class _Job:
         self._steps: set[str] = set()
         self._stopped, self._stopped_at = "", 0
         self._ignored = -2
+        self._warned: deque[tuple[re.Pattern[str], Evidence]] = deque(maxlen=_MOST_WARNINGS)
         self._read: deque[str] = deque(maxlen=1024)  # of tracebacks
 
     def wanted(self, scanner: Scanner) -> Line | None:
@@ -120,6 +123,10 @@ class _Job:
             self._keep(self._of_chain(chain))
         if not any(seen.role is Role.ROOT and seen.reason != CANCELLED for seen in self._kept.values()):
             self._keep_last_words()
+        failed = [seen for seen in self._kept.values() if seen.role is Role.ROOT]
+        for explains, warning in self._warned:
+            if any(seen.line > warning.line and explains.search(seen.text) for seen in failed):
+                self._keep(warning)
         return sorted(self._kept.values(), key=lambda seen: seen.line)
 
     def _keep_last_words(self) -> None:
@@ -152,8 +159,11 @@ class _Job:
         return seen is not None
 
     def _of_line(self, line: Line) -> Evidence | None:
-        cue = match_line(line.text, ("job",))
+        cue = match_line(line.text, ("warning", "job"))
         if cue is None:
+            return None
+        if cue.explains:
+            self._warned.append((cue.explains, self._evidence(cue, line.number, line.text, line.text)))
             return None
         stopped = _STOPPED.search(line.text)
         if stopped and (cue.role is Role.TEARDOWN or somebody_ended(cue.reason)):
@@ -168,10 +178,12 @@ class _Job:
 
     def _evidence(self, cue: Cue | None, number: int, text: str, head: str, form: Form = Form.LINE) -> Evidence:
         reason, role = (cue.reason, cue.role) if cue else (UNKNOWN, Role.ROOT)
+        domain, advice = (cue.domain, cue.advice) if cue else (None, "")
         where, text, at_s = place(head), text.strip()[:_TEXT], stamp(head)
         if where.rank is None and NCCL_LINE.search(head[:256]):
             where = LineOrigin(self._nccl.rank_of(head), where.host, where.gpu)
-        return Evidence(reason, role, SOURCE, self._file, number, text, at_s, where.rank, where.host, where.gpu, form)
+        said = reason, role, SOURCE, self._file, number, text, at_s, where.rank, where.host, where.gpu, form
+        return Evidence(*said, domain, advice)
 
     def _keep(self, seen: Evidence) -> None:
         if self._after_stop(seen) or self._crashed_for_a_peer(seen):

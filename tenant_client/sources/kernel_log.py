@@ -8,7 +8,9 @@ An OOM kill of a process that does not look like training is a symptom at most.
 import re
 from collections.abc import Iterator
 from functools import cache
+from typing import NamedTuple
 
+from federation.protocol.causes import Domain
 from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
 from tenant_client.sources.cues import match_line, table
 from tenant_client.sources.evidence import Evidence, Role
@@ -30,6 +32,13 @@ _SHAPES = re.compile(
 )
 
 
+class _Said(NamedTuple):
+    reason: str
+    role: Role
+    domain: Domain | None = None
+    advice: str = ""
+
+
 class KernelLines:
     """Lines in their order: whether some codes are causes depends on what the same GPU said before."""
 
@@ -42,44 +51,45 @@ class KernelLines:
         found = self._xid(line.text) or _sxid(line.text)
         if found is None:
             cue = match_line(line.text, ("kernel",))
-            found = (cue.reason, cue.role) if cue else None
+            found = _Said(cue.reason, cue.role, cue.domain, cue.advice) if cue else None
         if found is None:
             return None
         where = place(line.text)
         gpu = "" if "SXid" in line.text or "NVSwitch" in line.text else where.gpu  # a switch's bus id is no GPU's
         text, at_s = line.text.strip()[:_TEXT], stamp(line.text)
-        return Evidence(*found, SOURCE, self._file, line.number, text, at_s, None, where.host, gpu)
+        said = found.reason, found.role, SOURCE, self._file, line.number, text, at_s, None, where.host, gpu
+        return Evidence(*said, domain=found.domain, advice=found.advice)
 
-    def _xid(self, text: str) -> tuple[str, Role] | None:
+    def _xid(self, text: str) -> _Said | None:
         found = _XID.search(text)
         if not found:
             return None
         earlier = _CAUSED_BY.search(found[3])
         if earlier:
             blamed = XIDS.get(int(earlier[1]))
-            return (blamed.reason if blamed else "") or UNKNOWN, Role.SYMPTOM
+            return _Said((blamed.reason if blamed else "") or UNKNOWN, Role.SYMPTOM)
         xid = XIDS.get(int(found[2]))
         if xid is None or not xid.reason:
-            return UNKNOWN, Role.SYMPTOM
+            return _Said(UNKNOWN, Role.SYMPTOM)
         role = _role(xid, found[3], after_another=found[1] in self._seen)
         if role is Role.ROOT:
             self._seen.add(found[1])
-        return xid.reason, role
+        return _Said(xid.reason, role, xid.domain, xid.advice)
 
 
 def _role(xid: Xid, rest: str, *, after_another: bool) -> Role:
     if xid.role is XidRole.SYMPATHETIC:
         return Role.SYMPTOM if after_another else Role.ROOT
     if xid.role is XidRole.BY_SEVERITY:
-        return Role.ROOT if re.search(r"\bFatal\b", rest) else Role.SYMPTOM
+        return Role.SYMPTOM if re.search(r"\bNon-?fatal\b", rest) else Role.ROOT
     return Role(xid.role.value)
 
 
-def _sxid(text: str) -> tuple[str, Role] | None:
+def _sxid(text: str) -> _Said | None:
     found = _SXID.search(text)
     if not found:
         return None
-    return "nvlink_error", Role.ROOT if re.search(r"(?<!Non-)\bFatal\b", found[2]) else Role.SYMPTOM
+    return _Said("nvlink_error", Role.ROOT if re.search(r"(?<!Non-)\bFatal\b", found[2]) else Role.SYMPTOM)
 
 
 def code_of(evidence: Evidence) -> int | None:

@@ -27,10 +27,11 @@ _BEFORE = re.compile(
     re.ASCII,
 )
 _AFTERWORDS = re.compile(
-    r"^(?:srun|slurmstepd|wandb|make): |^\[?mpirun|Sending process \d+ closing|Killing subprocess|resource_tracker"
-    r"|^(?:Loading|Downloading|Fetching|Generating|Map|Filter)\b.*%\||^\W*$|^Exception raised from|^frame #\d+:"
-    r"|^CUDA kernel errors might|^For debugging consider|^Compile with `TORCH|^Device-side assertion tracking"
-    r"|^Search for `cuda|^GPU device may be out of range|^  warnings\.warn\(|HYDRA_FULL_ERROR",
+    r"^(?:srun|slurmstepd[-\w.]*|wandb|make): |^\[?mpirun|Sending process \d+ closing|Killing subprocess"
+    r"|resource_tracker|^(?:Loading|Downloading|Fetching|Generating|Map|Filter)\b.*%\||^\W*$"
+    r"|^Exception raised from|^frame #\d+:|^CUDA kernel errors might|^For debugging consider|^Compile with `TORCH"
+    r"|^Device-side assertion tracking|^Search for `cuda|^GPU device may be out of range|^  warnings\.warn\("
+    r"|HYDRA_FULL_ERROR",
     re.ASCII,
 )
 _RETRIED = re.compile(r"(?i)\bretry|\bretries left|\boffline\b", re.ASCII)

@@ -17,6 +17,7 @@ from tenant_client.sources.scanning import Line, Scanner, gate_of
 SOURCE = "nccl_log"
 RANK_WORD = "COMPLETE"  # of "Init COMPLETE", where a process tells its rank
 _TEXT = 400
+_OF_CUDA = "cuda_error"
 _MOST_KINDS = 4096
 _COMM = re.compile(r"\brank (\d{1,7}) nranks (\d{1,7})\b", re.ASCII)
 _VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)", re.ASCII)
@@ -34,10 +35,13 @@ class NcclLines:
         cue = match_line(line.text, ("nccl",))
         if cue is None:
             return None
+        if cue.reason == _OF_CUDA:
+            cue = match_line(line.text, ("device",)) or cue
         where = place(line.text)
         rank = where.rank if where.rank is not None else self.rank_of(line.text)
         text, at_s = line.text.strip()[:_TEXT], stamp(line.text)
-        return Evidence(cue.reason, cue.role, SOURCE, self._file, line.number, text, at_s, rank, where.host, where.gpu)
+        told = cue.reason, cue.role, SOURCE, self._file, line.number, text, at_s, rank, where.host, where.gpu
+        return Evidence(*told, domain=cue.domain, advice=cue.advice)
 
     def rank_of(self, text: str) -> int | None:
         """The rank of the process that wrote a line, where it said so before."""

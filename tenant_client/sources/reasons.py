@@ -18,6 +18,7 @@ from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.toml_tables import BadTable, LazyTable, convert, loads, shipped
 
 UNKNOWN = "unknown"
+SENTENCE = r"^[^\n]+\.$"
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,16 @@ class Reason:
 REASONS: Mapping[str, Reason] = LazyTable(lambda: parse(shipped("tenant_client.sources", "reasons.toml")))
 
 
-def counted_as(reason: str) -> str:
-    """What rounds count for a reason: a slug of `CAUSES`, or "unknown"."""
+def counted_as(reason: str, domain: str = "") -> str:
+    """What rounds count for a reason: a slug of `CAUSES`, or "unknown".
+
+    `domain` is whose fault the evidence says it is, "" where it says nothing of it. Where that is another's than the
+    slug's, nothing is known that rounds could count.
+    """
     known = REASONS.get(reason)
-    return known.parent if known and known.counted else UNKNOWN
+    if known is None or not known.counted or domain not in ("", CAUSES[known.parent].domain):
+        return UNKNOWN
+    return known.parent
 
 
 def somebody_ended(reason: str) -> bool:
@@ -53,7 +60,7 @@ def somebody_ended(reason: str) -> bool:
 
 class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     title: str
-    advice: Annotated[str, Meta(pattern=r"^[^\n]+\.$")]
+    advice: Annotated[str, Meta(pattern=SENTENCE)]
     parent: str = ""
     domain: Domain | None = None
     counted: bool = True

@@ -19,7 +19,7 @@ follows from it. An exit code of 1 is Python's for an exception: the verdict the
 import re
 
 from tenant_client.sources.evidence import Evidence, Role
-from tenant_client.sources.exit_status import reason_of, signal_of
+from tenant_client.sources.exit_status import advice_of, reason_of, role_of, signal_of
 from tenant_client.sources.reasons import UNKNOWN
 from tenant_client.sources.scanning import Line
 
@@ -65,7 +65,8 @@ class TorchrunLines:
         if status == 0:
             return None
         reason = UNKNOWN if status == _RELAYED else reason_of(status)
-        role = Role.TEARDOWN if reason == UNKNOWN else Role.ROOT
         killer = signal_of(status)
         text = f"first failure: exit code {status}{f' ({killer.name})' if killer else ''}"
-        return Evidence(reason, role, SOURCE, self._file, line.number, text, None, rank, self._host)
+        role = Role.TEARDOWN if reason == UNKNOWN else role_of(status)
+        told = reason, role, SOURCE, self._file, line.number, text, None, rank, self._host
+        return Evidence(*told, advice=advice_of(status))

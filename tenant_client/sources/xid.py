@@ -4,7 +4,7 @@ The catalogue is `xid.toml`, beside this file. Sources disagree about some codes
 change the row, not the program.
 
     >>> XIDS[79].text, XIDS[79].reason
-    ('GPU has fallen off the bus', 'cuda_error')
+    ('GPU has fallen off the bus', 'device_lost')
     >>> 14 in XIDS
     False
 """
@@ -16,6 +16,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from federation.protocol.causes import Domain
 from federation.protocol.toml_tables import LazyTable, convert, loads, shipped
 from tenant_client.sources.reasons import REASONS
 
@@ -30,13 +31,19 @@ class XidRole(StrEnum):
 
 
 class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One code. `reason` is "" where the code alone supports none; `immediate` and `investigate` in NVIDIA's words."""
+    """One code. `reason` is "" where the code alone supports none; `immediate` and `investigate` in NVIDIA's words.
+
+    `advice` is one sentence or more for the user: that of the row, else those of NVIDIA's two actions. `domain` goes
+    before that of the reason.
+    """
 
     text: str
     immediate: str
     investigate: str
     reason: str
     role: XidRole
+    domain: Domain | None = None
+    advice: str = ""
 
     def __post_init__(self) -> None:
         if self.reason and self.reason not in REASONS:
@@ -46,6 +53,21 @@ class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 XIDS: Mapping[int, Xid] = LazyTable(lambda: parse(shipped("tenant_client.sources", "xid.toml")))
 
 
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    actions: dict[str, str]
+    codes: dict[Annotated[int, Meta(gt=0)], Xid]
+
+    def __post_init__(self) -> None:
+        unknown = {one for xid in self.codes.values() for one in (xid.immediate, xid.investigate)} - {*self.actions}
+        if unknown:
+            raise ValueError(f"no advice for {', '.join(sorted(unknown))}")
+
+    def advised(self, xid: Xid) -> Xid:
+        told = (self.actions[action] for action in (xid.immediate, xid.investigate))
+        return xid if xid.advice else msgspec.structs.replace(xid, advice=" ".join(filter(None, dict.fromkeys(told))))
+
+
 def parse(text: str) -> Mapping[int, Xid]:
-    """Read a catalogue; BadTable for an invalid code, unknown columns, reasons or roles."""
-    return convert(loads(text, "xid.toml"), dict[Annotated[int, Meta(gt=0)], Xid], "xid.toml")
+    """Read a catalogue; BadTable for an invalid code, unknown columns, actions, reasons or roles."""
+    table = convert(loads(text, "xid.toml"), _Table, "xid.toml")
+    return {code: table.advised(xid) for code, xid in table.codes.items()}

@@ -61,7 +61,7 @@ def test_levels_order_hardware_before_network_before_programs() -> None:
     ("before", "after", "says"),
     [
         ('reason = "key_error"', 'reason = "keyerror"', "'keyerror' is not a reason"),
-        ('role = "teardown"', 'role = "end"', "nccl[5].role"),
+        ('role = "teardown"', 'role = "end"', "device[3].role"),
         ('level = "worker"', 'level = "nowhere"', ".level"),
         ("example = \"KeyError: 'input_ids'\"", 'example = "nothing"', "does not match its own example"),
         ('literals = ["fallen off"]', 'literals = ["GPU has"]', "holds no gate word"),
@@ -85,14 +85,14 @@ def test_a_wrong_table_is_refused(before: str, after: str, says: str) -> None:
 )
 def test_a_wrong_xid_row_is_refused(row: str) -> None:
     with pytest.raises(BadTable, match=r"no_reason|role|investigate"):
-        parse_xids(f"[13]\n{row}\n")
+        parse_xids(f'[actions]\n"" = ""\n[codes.13]\n{row}\n')
 
 
 @pytest.mark.parametrize(
     ("code", "reason", "role"),
     [
         (48, "ecc_error", "root"), (94, "ecc_error", "sympathetic"), (74, "nvlink_error", "root"),
-        (149, "nvlink_error", "by_severity"), (79, "cuda_error", "root"), (45, "cuda_error", "symptom"),
+        (149, "nvlink_error", "by_severity"), (79, "device_lost", "root"), (45, "cuda_error", "symptom"),
         (154, "", "symptom"),
     ],
 )  # fmt: skip
@@ -103,10 +103,10 @@ def test_what_the_catalogue_says_of_well_known_codes(code: int, reason: str, rol
 @pytest.mark.skipif(not CATALOG.exists(), reason="../shared/data/xid/xid_catalog.json is missing")
 def test_codes_and_actions_are_those_of_nvidias_catalogue() -> None:
     theirs = {row["code"]: row for row in json.loads(CATALOG.read_text())["catalog"] if row["description"] != "Unused"}
-    assert set(XIDS) == set(theirs)
+    assert {code for code in XIDS if code <= max(theirs)} == set(theirs)
     assert {code: xid.immediate for code, xid in XIDS.items()} == {
         code: row["immediate_resolution"] for code, row in theirs.items()
-    }
+    } | {code: "" for code in XIDS if code > max(theirs)}
 
 
 # ---- the gate ------------------------------------------------------------------------------------------------------

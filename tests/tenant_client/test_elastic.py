@@ -39,7 +39,7 @@ def test_message_stack_time_and_rank() -> None:
     ("text", "reason", "role"),
     [
         ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "unknown", Role.TEARDOWN),
-        ("SignalException: Process 7 got signal: 15", "unknown", Role.TEARDOWN),
+        ("SignalException: Process 7 got signal: 15", "cancelled", Role.SYMPTOM),
         ("RuntimeError: NCCL communicator was aborted on rank 3.", "runtime_error", Role.SYMPTOM),
         ("CurriculumExhausted: stage 4", "unknown", Role.ROOT),
     ],

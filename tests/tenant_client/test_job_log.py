@@ -177,7 +177,7 @@ def test_the_last_error_below_an_exception_is_read_too() -> None:
     )
     text = raised("torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited") + below
     seen = [(one.reason, one.role) for one in read(reader(text))]
-    assert seen == [("peer_lost", Role.SYMPTOM), ("transport_error", Role.SYMPTOM)]
+    assert seen == [("transport_error", Role.SYMPTOM)] * 2, "a completion error says more than that a peer is gone"
 
 
 def test_an_exception_that_no_cue_knows_is_a_root_without_a_reason() -> None:
@@ -321,7 +321,13 @@ def test_the_first_observed_failure_is_read_with_rank_and_host(code: int, reason
     assert (seen.reason, seen.rank, seen.host, seen.role) == (reason, 1, "gpu-a", Role.ROOT)
 
 
-@pytest.mark.parametrize("code", [1, -15, -6])
+def test_an_abort_is_named_after_all_that_may_have_caused_it() -> None:
+    (seen,) = read(reader(VERDICT.format(code=-6)))
+    assert (seen.reason, seen.rank, seen.role) == ("killed", 1, Role.SYMPTOM)
+    assert "assertion" in seen.advice
+
+
+@pytest.mark.parametrize("code", [1, -15])
 def test_an_exit_code_of_many_failures_names_the_rank_alone(code: int) -> None:
     (seen,) = read(reader(VERDICT.format(code=code)))
     assert (seen.reason, seen.rank, seen.role) == ("unknown", 1, Role.TEARDOWN)

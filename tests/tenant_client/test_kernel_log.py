@@ -44,7 +44,7 @@ def real(name: str) -> list[Evidence]:
 )
 def test_times_and_hosts_in_all_forms(text: str, at_s: float | None, host: str) -> None:
     seen = one(text.format("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, GPU has fallen off the bus."))
-    assert (seen.reason, seen.gpu, seen.host) == ("cuda_error", "0000:3b:00", host)
+    assert (seen.reason, seen.gpu, seen.host) == ("device_lost", "0000:3b:00", host)
     assert seen.at_s == (pytest.approx(at_s, abs=1e-6) if at_s is not None else None)
 
 
@@ -60,7 +60,7 @@ def test_times_and_hosts_in_all_forms(text: str, at_s: float | None, host: str) 
         ("NVRM: Xid (PCI:0000:3b:00): 99999, what", "unknown", Role.SYMPTOM),
         ("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32", "nvlink_error", Role.SYMPTOM),
         ("nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30", "nvlink_error", Role.ROOT),
-        ("EDAC MC0: 1 UE memory read error", "ecc_error", Role.ROOT),
+        ("EDAC MC0: 1 UE memory read error", "node_failure", Role.ROOT),
         ("Kernel panic - not syncing: hung", "node_failure", Role.ROOT),
         ("pcieport 0000:80:01.1: AER: Uncorrected (Fatal) error received", "unknown", Role.SYMPTOM),
         ("mlx5_core 0000:5e:00.0 ibp94s0: Link down", "network_error", Role.ROOT),
@@ -102,7 +102,7 @@ def test_any_text_has_a_time_or_none(text: str) -> None:
 @needs(NAMES[0])
 def test_real_gsp_timeouts() -> None:
     (seen,) = real(NAMES[0])
-    assert (code_of(seen), seen.reason, seen.gpu, seen.line) == (119, "cuda_error", "0000:9b:00", 3)
+    assert (code_of(seen), seen.reason, seen.gpu, seen.line) == (119, "device_lost", "0000:9b:00", 3)
     assert seen.at_s == 1740327858.0
 
 
