@@ -176,7 +176,7 @@ def gather(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Gather
             except SourceError as fault:
                 gathered.faults.append(fault)
             except OSError as error:
-                gathered.faults.append(SourceError(str(file), 0, error.strerror or "unreadable"))
+                gathered.faults.append(SourceError(str(file), "", error.strerror or "unreadable"))
     if gathered.dumps:
         gathered.evidence += collectives.evidence(collectives.analyse(gathered.dumps))
     if gathered.ras:

@@ -4,6 +4,7 @@
 '… Last error: socketProgress: closed'
 """
 
+import re
 from collections.abc import Sequence
 
 from tenant_client.sources.evidence import Evidence, Role
@@ -11,6 +12,7 @@ from tenant_client.sources.evidence import Evidence, Role
 _OF_ADDRESSES = ("illegal_memory_access", "gpu_page_fault")
 _MOST = 200
 _BEGINNING = 90
+_FOLDER = re.compile(r"(?<=: )/(?:[^/:]+/)+(?=[^/:]+: )")
 
 
 def told(text: str) -> str:
@@ -18,6 +20,15 @@ def told(text: str) -> str:
     flat = " ".join(text.split())
     before, mark, last = flat.partition("Last error: ")
     return f"{before[:_BEGINNING]}… {mark}{last}"[:_MOST] if mark and len(flat) > _MOST else flat[:_MOST]
+
+
+def without_folder(sentence: str) -> str:
+    """The sentence of a diagnosis with the name of the file alone.
+
+    >>> without_folder("key_error: rank 1: /home/a b/runs/j-1/stderr.log, line 7: KeyError: 'lr'")
+    "key_error: rank 1: stderr.log, line 7: KeyError: 'lr'"
+    """
+    return _FOLDER.sub("", sentence, count=1)
 
 
 def shared_fault(seen: Sequence[Evidence], root: Evidence) -> str:

@@ -27,6 +27,7 @@ from tenant_client.records.attempts import Attempt
 from tenant_client.records.bundle_log import BundleLog
 from tenant_client.records.database import open_database
 from tenant_client.rounds.tenant import Tenant
+from tenant_client.run.lease_paths import newest_runs
 
 SHORT = 12  # digits of a token that are shown
 _WORST_FIRST = (CheckVerdict.MISMATCH, CheckVerdict.WARNING, CheckVerdict.OK, CheckVerdict.UNKNOWN)
@@ -113,9 +114,7 @@ def house(home: Path, now_h: float) -> House:
 
 def runs(home: Path) -> tuple[str, ...]:
     """Leases of which an attempt left a run directory, the newest first."""
-    found = [one for one in (home / "runs").glob("*-*") if one.is_dir()]
-    found.sort(key=lambda one: one.stat().st_mtime, reverse=True)
-    return tuple(dict.fromkeys(one.name.rpartition("-")[0] for one in found))
+    return tuple(reversed(newest_runs(home)))
 
 
 def journal(home: Path) -> Path:

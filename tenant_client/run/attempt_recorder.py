@@ -11,13 +11,14 @@ from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from signal import SIGPIPE
-from typing import TYPE_CHECKING
 
 from federation.protocol.service_messages import LeaseEnd
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.sqlite import Connection
 from federation.runtime.visible import counted_as, short
+from tenant_client.advice.after_failure import after_failure
 from tenant_client.diagnosis.filter_rules import FILE, load_rules
+from tenant_client.diagnosis.precedents import Precedent, like
 from tenant_client.records.attempts import INTERRUPTED, Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.incidents import Incidents
@@ -50,9 +51,6 @@ from tenant_client.run.watchdog import Kind, WatchFinding
 from tenant_client.sources.reasons import UNKNOWN
 from tenant_client.sources.scheduler import placement
 from tenant_client.workload.descriptor import Descriptor
-
-if TYPE_CHECKING:
-    from tenant_client.diagnosis.precedents import Precedent
 
 _BUSY_MS = 5000
 _MOST_KNOWN = 3
@@ -250,9 +248,9 @@ class Record:
             self._explain_ended(how, asked, said)
         else:
             precedents = self._explain(said, counted=True)
-            self._ours.say(f"attempt {self.number} of {self._unit} failed: {said.cause.sentence or said.cause.reason}")
-            for precedent in precedents:
-                self._ours.say(f"like {precedent.words}")
+            self._tell(state, said.cause)
+            for line in like(precedents):
+                self._ours.say(line)
             self._say_known(self._paths(found), said.cause)
             self._vote(self._paths(found), at_s)
         return state
@@ -267,6 +265,14 @@ class Record:
                 )
                 self._ours.say(f"noted a vote for the way between {' and '.join(pair)}")
 
+    def _tell(self, state: AttemptState, cause: AttemptCause) -> None:
+        """Prints the lines about the attempt's end, unless somebody ended it and nothing is to be done."""
+        first, *further = after_failure(self._unit, state, cause)
+        if further:
+            self._ours.say(f"attempt {self.number} of {self._unit} {state}: {first}")
+        for line in further:
+            self._ours.say(line)
+
     def _say_known(self, paths: Sequence[Path], cause: AttemptCause) -> None:
         """Prints what is known to fail like this; the journal has the cause already, if somebody kills us here."""
         for known in diagnose_attempt.known_of(paths, cause, self._descriptor, self._ours)[:_MOST_KNOWN]:
@@ -278,11 +284,12 @@ class Record:
         if asked.standing.stalled and names_hardware(said.cause, said.source):
             cause = replace(said.cause, sentence=f"{said.cause.sentence}; {cause.sentence}")
             self._explain(replace(said, cause=cause), counted=True)
-            self._ours.say(f"attempt {self.number} of {self._unit} ended: {cause.sentence}")
+            self._tell(AttemptState.STOPPED, cause)
             return
         if asked.standing.stalled and said.cause.place:
             cause = replace(cause, sentence=f"{cause.sentence}; in the logs: {said.cause.sentence}")
         self._explain(Explained(cause), counted=False)
+        self._tell(AttemptState.STOPPED, cause)
 
     def say_good_end(self, at_s: float, workload: str) -> None:
         """Prints what succeeded, for how long it ran, and where the journal is."""
@@ -335,7 +342,7 @@ class Record:
             if self._connection is not None:
                 learn(self._connection, self._home, self._unit, self.number, at_s, logs)
 
-    def _explain(self, explained: Explained, *, counted: bool) -> "Sequence[Precedent]":
+    def _explain(self, explained: Explained, *, counted: bool) -> Sequence[Precedent]:
         """Journals why; the nearest incidents before this one."""
         cause = explained.cause
         if counted:
