@@ -19,7 +19,7 @@ from federation.runtime.visible import counted_as, short
 from tenant_client.advice.after_failure import after_failure
 from tenant_client.diagnosis.filter_rules import FILE, load_rules
 from tenant_client.diagnosis.precedents import Precedent, like
-from tenant_client.records.attempts import INTERRUPTED, Attempt, AttemptCause, Attempts, AttemptState
+from tenant_client.records.attempts import INTERRUPTED, UNSEEN, Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.incidents import Incidents
 from tenant_client.records.journal import Journal
@@ -306,7 +306,8 @@ class Record:
             self._end(AttemptState.STOPPED, at_s, None, steps, findings)
             return
         self._end(AttemptState.INTERRUPTED, at_s, None, steps, findings)
-        self._explain(Explained(AttemptCause(sentence=INTERRUPTED)), counted=False)
+        sentence = INTERRUPTED if self._program else UNSEEN
+        self._explain(Explained(AttemptCause(sentence=sentence)), counted=False)
 
     def _end(
         self, state: AttemptState, at_s: float, how: Ending | None, steps: int, findings: Sequence[WatchFinding]
