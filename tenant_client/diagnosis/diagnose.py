@@ -124,8 +124,8 @@ class Diagnosis:
         place = ", ".join(part for part in where if part)
         what = told(self.root.text)
         reason = "cause unknown" if self.reason == "unknown" else self.reason
-        where = "" if what.startswith(self.root.where) else f"{self.root.where}: "
-        return f"{reason}: {f'{place}: ' if place else ''}{where}{what}{self._odd}"
+        file = "" if what.startswith(self.root.where) else f"{self.root.where}: "
+        return f"{reason}: {f'{place}: ' if place else ''}{file}{what}{self._odd}"
 
     @property
     def _odd(self) -> str:
