@@ -1,10 +1,11 @@
 """A plain mutator, for where atheris is not installed and for the tests: no coverage, no dependency, repeatable.
 
 It takes seeds apart and puts them together again: bits flipped, bytes overwritten, pieces cut out, repeated, moved,
-taken from another seed, numbers replaced by edges of their range. A decoder gets what almost fits.
+taken from another seed, numbers replaced by odd ones and edges of their range. A decoder gets what almost fits.
 """
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -23,6 +24,11 @@ EDGES = (
     b'"',
     b"\x80",
 )
+NUMBERS = (
+    *("²".encode(), b"--5", b"-1", b"0", b"9" * 11, b"9" * 5000, b"300000000000", b"253402300801", b"1e400"),
+    *(b"4294967295", b"9223372036854775808", b"0-9999999999", b"0001-01-01T00:00:00", b"9999-12-31T23:59:59-12:00"),
+)
+_NUMBER = re.compile(rb"-?\d+")
 
 
 def inputs(seeds: Sequence[bytes], seed: int) -> Iterator[bytes]:
@@ -51,8 +57,18 @@ def _mutated(data: bytes, known: Sequence[bytes], draw: random.Random) -> bytes:
         lambda: before + other[at : at + len(piece)] + after,
         lambda: data[:begin] + other[at:],
         lambda: after + piece + before,
+        lambda: _renumbered(data, draw),
+        lambda: _renumbered(data, draw),
     )
     return draw.choice(choices)()
+
+
+def _renumbered(data: bytes, draw: random.Random) -> bytes:
+    found = list(_NUMBER.finditer(data))
+    if not found:
+        return data
+    one = draw.choice(found)
+    return data[: one.start()] + draw.choice(NUMBERS) + data[one.end() :]
 
 
 def _flipped(data: bytes, draw: random.Random) -> bytes:

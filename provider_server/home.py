@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crypto.ids import Token
 from crypto.ristretto import RandomBytes
@@ -26,19 +27,19 @@ from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
 from federation.runtime.settings import BadSettings, load
 from federation.runtime.visible import short
-from federation.transport.certificates import Certificate, hosts_of, issue
-from provider_server.fleet.fabric_files import load_fabric
 from provider_server.fleet.leases import Lease, context_links, context_tokens
-from provider_server.fleet.parts import FabricParts
-from provider_server.fleet.telemetry.inventory import Inventory, load as load_inventory
-from provider_server.learning.findings import Findings, learn
-from provider_server.learning.kin import Features, features_of
-from provider_server.learning.own_sight import OwnSight
-from provider_server.learning.publisher import Publisher
 from provider_server.rounds.provider import Provider
-from provider_server.rounds.release import Release
 from provider_server.settings import ProviderSettings
 from provider_server.store.store import Store, StoreNotEmpty
+
+if TYPE_CHECKING:  # what learns takes a second to import: verbs that record leases do without
+    from federation.transport.certificates import Certificate
+    from provider_server.fleet.parts import FabricParts
+    from provider_server.learning.findings import Findings
+    from provider_server.learning.kin import Features
+    from provider_server.learning.own_sight import OwnSight
+    from provider_server.learning.publisher import Publisher
+    from provider_server.rounds.release import Release
 
 CONTROL = "control.sock"
 SAMPLE = Path(__file__).with_name("provider.toml")
@@ -46,6 +47,8 @@ SAMPLE = Path(__file__).with_name("provider.toml")
 
 def create(home: Path, hosts: Sequence[str], random_bytes: RandomBytes, now: datetime) -> None:
     """Makes a home: fresh keys, a certificate for `hosts`, the sample settings; FileExistsError if it has keys."""
+    from federation.transport.certificates import issue
+
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     new_key(home / "signing.key", random_bytes)
     new_key(home / "context.key", random_bytes)
@@ -56,8 +59,10 @@ def create(home: Path, hosts: Sequence[str], random_bytes: RandomBytes, now: dat
         (home / "provider.toml").write_text(SAMPLE.read_text(encoding="utf-8"), encoding="utf-8")
 
 
-def renew_certificate(home: Path, hosts: Sequence[str], now: datetime, lifetime_d: int) -> Certificate:
+def renew_certificate(home: Path, hosts: Sequence[str], now: datetime, lifetime_d: int) -> "Certificate":
     """Replaces TLS key and certificate, for `hosts` or, without any, for the hosts of the old certificate."""
+    from federation.transport.certificates import hosts_of, issue
+
     names = hosts or hosts_of(read(home / "tls.pem"))
     certificate = issue(SigningKey(read_key(home / "signing.key")), names, now, lifetime_d)
     replace_secret(home / "tls.key", certificate.key_pem)
@@ -124,10 +129,14 @@ def open_provider(home: Path, database: str | None, settings: ProviderSettings) 
     return provider
 
 
-def fabric_parts(settings: ProviderSettings) -> FabricParts | None:
+def fabric_parts(settings: ProviderSettings) -> "FabricParts | None":
     """The parts that tenants vote for; BadSettings where votes are asked for and no file names a leaf."""
     if not settings.plan.votes_share:
         return None
+    from provider_server.fleet.fabric_files import load_fabric
+    from provider_server.fleet.parts import FabricParts
+    from provider_server.fleet.telemetry.inventory import Inventory, load as load_inventory
+
     told = settings.telemetry
     inventory = load_inventory(Path(told.inventory)) if told.inventory else Inventory()
     parts = FabricParts.of(load_fabric([Path(name) for name in told.fabric], inventory))
@@ -139,8 +148,12 @@ def fabric_parts(settings: ProviderSettings) -> FabricParts | None:
     return parts
 
 
-def open_publisher(home: Path, store: Store) -> Publisher:
+def open_publisher(home: Path, store: Store) -> "Publisher":
     """The publisher that lives in `home`, on the store of its provider."""
+    from provider_server.learning import hardware
+    from provider_server.learning.findings import learn
+    from provider_server.learning.publisher import Publisher
+
     settings = settings_of(home)
     context_key, public = read_key(home / "context.key"), settings.names.contexts
 
@@ -149,22 +162,21 @@ def open_publisher(home: Path, store: Store) -> Publisher:
         return [ContextName(Token.fromhex(tokens[name]), told) for name, told in sorted(public.items())]
 
     def linked(before: int, now: int) -> dict[str, str]:
-        from provider_server.learning import hardware
-
         kept = hardware.load(home)
         own = (hardware.label_of(one.number) for one in kept.contexts.contexts) if kept else ()
         return context_links(context_key, before, now, {*public, *own}, hardware.levels_of(kept))
 
-    def learner(releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None) -> Findings:
+    def learner(releases: "Sequence[Release]", leases: Sequence[Lease], own: "OwnSight | None") -> "Findings":
         return learn(releases, leases, own, _features(home, context_key, releases[-1].plan.epoch))
 
     own_epsilon, signing_key = settings.publish.epsilon or None, SigningKey(read_key(home / "signing.key"))
     return Publisher(store, signing_key, learner, named, linked, own_epsilon)
 
 
-def _features(home: Path, context_key: bytes, epoch: int) -> Features:
+def _features(home: Path, context_key: bytes, epoch: int) -> "Features":
     """Features of the contexts that telemetry knows, by their tokens in an epoch."""
     from provider_server.learning import hardware
+    from provider_server.learning.kin import features_of
 
     known = hardware.load(home)
     of = features_of(known.contexts) if known else {}

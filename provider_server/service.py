@@ -201,10 +201,10 @@ def serve(home: Path, rounds: Rounds, settings: ProviderSettings) -> NoReturn:
     certificate, warn_next_s = read(home / "tls.pem"), 0.0
     with Webhook(url) if url else nullcontext() as webhook:
         while True:
-            if time.time() >= warn_next_s:
+            if time.monotonic() >= warn_next_s:
                 warn_of_end(certificate, datetime.now(UTC))
                 keep_pass_keys(home, rounds.provider, settings)
-                warn_next_s = time.time() + WARN_EVERY_S
+                warn_next_s = time.monotonic() + WARN_EVERY_S
             more = rounds.step()
             if webhook is not None:
                 webhook.put(board.alerts(rounds.conditions(), time.time()))

@@ -39,13 +39,14 @@ MODES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Labelled:
-    """A log and the slugs that are right for it; `status` is the job's exit code, where the corpus tells it."""
+    """A log and the slugs that are right for it; the job's exit code and whose fault it is, where the corpus tells."""
 
     corpus: str
     id: str
     right: tuple[str, ...]
     text: str
     status: int | None = None
+    domain: str = ""
 
 
 def labelled(folder: Path = HERE, archive: Path = GPUALERT) -> Iterator[Labelled]:
@@ -61,7 +62,8 @@ def excerpts(file: Path) -> Iterator[Labelled]:
     for line in file.read_text(encoding="utf-8").splitlines():
         if line.strip():
             row = json.loads(line)
-            yield Labelled(file.stem, row["id"], (row["reason"], *row.get("also", ())), row["text"])
+            right = (row["reason"] if "reason" in row else row["expected"], *(row.get("also") or ()))
+            yield Labelled(file.stem, row["id"], right, row["text"], domain=row.get("domain") or "")
 
 
 def _gpualert(archive: Path) -> Iterator[Labelled]:

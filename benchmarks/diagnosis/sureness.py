@@ -1,19 +1,19 @@
 """How sure a diagnosis is: makes the table that lies in the package, and checks it on cases that it was not made of.
 
-    python -m benchmarks.diagnosis.sureness [--write] [--json] [--logs FILE.jsonl…] [--campaign FOLDER…]
+    python -m benchmarks.diagnosis.sureness [--write] [--json] [--logs FILE.jsonl…]
 
-Cases are logs with a known answer: the labelled logs of this folder and of `--logs`, half of gpualert (its logs, its
-exit codes alone, and both), campaigns that `python -m benchmarks.diagnosis --out FOLDER` has run (and the status alone
-of the rank that failed), and those of tests/logs with what a person read in ../shared/data. Of the excerpts the half
-whose id hashes to an odd byte makes the table; the other half checks it. Cases of one corpus whose decisive line reads
-the same, numbers aside, count once: a hundred equal logs prove little more than one.
+Cases are logs with a known answer that other hands wrote: the labelled logs of this folder and of `--logs`, half of
+gpualert (its logs, its exit codes alone, and both), the tenants' halves of the two-sided cases, what a person read in
+../shared/data. Logs that cannot be kept count by `counted.toml`, with a source in each row, as they
+were counted when the program first saw them. Of the logs of a file the half whose id hashes to an odd byte makes the
+table; the other half checks it. Cases of one corpus whose decisive line reads the same, numbers aside, count once: a
+hundred equal logs prove little more than one.
 """
 
 import argparse
 import hashlib
 import itertools
 import json
-import re
 import sys
 import tempfile
 import tomllib
@@ -23,21 +23,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.diagnosis import logs
+from benchmarks.diagnosis import logs, two_sided
 from benchmarks.diagnosis.answers import fits
 from benchmarks.diagnosis.logs import Labelled
 from benchmarks.figures import DATA
 from tenant_client.diagnosis import sureness
 from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, gather
 from tenant_client.diagnosis.log_templates import mask
-from tenant_client.diagnosis.sureness import Basis, Shares, basis_of
+from tenant_client.diagnosis.sureness import FAMILIES, Basis, Shares, basis_of, family_of
 from tenant_client.sources import exit_status
 from tenant_client.sources.evidence import Evidence
 from tenant_client.sources.reasons import REASONS, UNKNOWN
 
 TABLE = Path(sureness.__file__).with_suffix(".toml")
-OWN = Path(__file__).resolve().parents[2] / "tests" / "logs"
-_STATUS = re.compile(r"exit code (-?\d+)")
+REAL = Path(__file__).resolve().parents[2] / "tests" / "logs" / "real.toml"
+COUNTED = Path(__file__).with_name("counted.toml")
 BINS = (0.0, 0.6, 0.8, 0.9, 0.95, 1.0)
 
 
@@ -49,10 +49,10 @@ class Judged:
     makes: bool
     basis: Basis | None
     said: str
+    family: str
     line: str
     right: bool
     right_domain: bool
-    sure: float | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,12 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.name} of the package")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
     parser.add_argument("--logs", nargs="*", type=Path, default=[], metavar="FILE", help="more labelled excerpts")
-    parser.add_argument(
-        "--campaign", nargs="*", type=Path, default=[], metavar="FOLDER", help="campaigns that have run"
-    )
     asked = parser.parse_args(arguments)
-    judged = list(distinct(judge(asked.logs, asked.campaign)))
-    text = table([one for one in judged if one.makes])
+    judged = list(distinct(judge(asked.logs)))
+    text = table([one for one in judged if one.makes], counted())
     if asked.write:
         TABLE.write_text(text, encoding="utf-8")
     report = {
@@ -82,52 +79,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 # ---- cases ---------------------------------------------------------------------------------------------------------
 
 
-def judge(further: Iterable[Path], campaigns: Iterable[Path]) -> Iterator[Judged]:
+def judge(further: Iterable[Path]) -> Iterator[Judged]:
     """All cases that are here."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "job.log"
         for one in (*logs.labelled(), *(row for file in further for row in logs.excerpts(file))):
             log.write_text(one.text, encoding="utf-8")
             yield from _of_log(one, gather([log]).evidence)
-    for campaign in campaigns:
-        yield from _of_campaign(campaign)
-    yield from _of_tables()
+    for case in two_sided.cases():
+        found = diagnose(gather(case.halves("tenant")).evidence)
+        yield _judged("two-sided", case.reasons["tenant"], found, makes=True)
+    for name, row in tomllib.loads(REAL.read_text(encoding="utf-8")).items():
+        if (DATA / name).exists():
+            yield _judged("shared data", (row["reason"],), diagnose(gather([DATA / name]).evidence), makes=True)
 
 
 def _of_log(one: Labelled, evidence: list[Evidence]) -> Iterator[Judged]:
     """A log, the exit status alone, and both as `run` sees them; the status alone tells what it can."""
     makes = one.corpus == "gpualert" or bool(hashlib.sha256(one.id.encode()).digest()[0] % 2)
-    yield _judged(one.corpus, one.right, diagnose(evidence), makes=makes)
+    yield _judged(one.corpus, one.right, diagnose(evidence), one.domain, makes=makes)
     ended = exit_status.of(one.status or 0)
     if ended is not None:
         yield _judged(one.corpus, one.right, diagnose([ended]), makes=makes)
         yield _judged(one.corpus, one.right, diagnose([*evidence, ended]), makes=makes)
 
 
-def _of_campaign(folder: Path) -> Iterator[Judged]:
-    for ran in sorted(folder.glob("jobs/*/ran.json")):
-        (truth,) = json.loads(ran.read_text(encoding="utf-8"))["metadata"]["truth"].values()
-        found = diagnose(gather([ran.with_name("job.log")]).evidence)
-        yield _judged("campaign", truth["reasons"], found, makes=True)
-        status = _STATUS.search(found.verdict.text) if found.verdict else None
-        ended = exit_status.of(int(status[1])) if status else None
-        if ended is not None:  # what the failed rank's status alone would tell
-            yield _judged("campaign", truth["reasons"], diagnose([ended]), makes=True)
-
-
-def _of_tables() -> Iterator[Judged]:
-    for corpus, file, folder in (("tests/logs", "expected.toml", OWN), ("shared data", "real.toml", DATA)):
-        for name, row in tomllib.loads((OWN / file).read_text(encoding="utf-8")).items():
-            if (folder / name).exists():
-                yield _judged(corpus, (row["reason"],), diagnose(gather([folder / name]).evidence), makes=True)
-
-
-def _judged(corpus: str, right: Collection[str], found: Diagnosis, *, makes: bool) -> Judged:
+def _judged(corpus: str, right: Collection[str], found: Diagnosis, domain: str = "", *, makes: bool) -> Judged:
     line = mask(found.root.text) if found.root else ""
-    domains = {REASONS[reason].domain if reason in REASONS else None for reason in right}
-    return Judged(
-        corpus, makes, basis_of(found), found.reason, line, fits(found.reason, right), found.domain in domains
-    )
+    domains = {domain} if domain else {REASONS[reason].domain if reason in REASONS else None for reason in right}
+    is_right, is_domain_right = fits(found.reason, right), found.domain in domains
+    return Judged(corpus, makes, basis_of(found), found.reason, family_of(found), line, is_right, is_domain_right)
 
 
 def distinct(cases: Iterable[Judged]) -> Iterator[Judged]:
@@ -138,29 +119,41 @@ def distinct(cases: Iterable[Judged]) -> Iterator[Judged]:
 # ---- the table -----------------------------------------------------------------------------------------------------
 
 
-def table(judged: Sequence[Judged]) -> str:
+_Cells = dict[tuple[str, str], list[int]]
+
+
+def counted() -> tuple[_Cells, list[str]]:
+    """The cases of logs that are not here, by basis and family, and their sources."""
+    rows = tomllib.loads(COUNTED.read_text(encoding="utf-8"))["counted"] if COUNTED.exists() else []
+    cells: _Cells = {}
+    for row in rows:
+        _add(cells, (row["basis"], row["family"]), row["cases"])
+    return cells, list(dict.fromkeys(row["source"] for row in rows))
+
+
+def table(judged: Sequence[Judged], counts: tuple[_Cells, list[str]] = ({}, [])) -> str:
     """`sureness.toml`."""
     corpora = ", ".join(f"{corpus} {n}" for corpus, n in sorted(Counter(one.corpus for one in judged).items()))
     parts = [
         "# Written by `python -m benchmarks.diagnosis.sureness --write`; do not edit.\n"
-        "# By kind of evidence: [cases, right reason, right domain], in all and by the reason that was named.\n"
-        f"# Distinct cases by corpus: {corpora}.\n"
+        "# By kind of evidence: [cases, right reason, right domain], in all and by whose fault was named.\n"
+        f"# Distinct cases by corpus: {corpora}.\n" + "".join(f"# Counted: {source}.\n" for source in counts[1])
     ]
+    cells = {cell: list(of_cell) for cell, of_cell in counts[0].items()}
+    for one in judged:
+        if one.basis is not None:
+            _add(cells, (one.basis, one.family), (1, one.right, one.right_domain))
     for basis in Basis:
-        of_basis = [one for one in judged if one.basis is basis]
+        of_basis = {family: cells[basis, family] for family in ("", *FAMILIES) if (basis, family) in cells}
         if of_basis:
-            by_reason = {said: [one for one in of_basis if one.said == said] for said in sorted({*_said(of_basis)})}
-            rows = "".join(f"{said} = {_counts(of_reason)}\n" for said, of_reason in by_reason.items())
-            parts.append(f"[{basis}]\ncases = {_counts(of_basis)}\n[{basis}.reasons]\n{rows}")
+            sums = [sum(column) for column in zip(*of_basis.values(), strict=True)]
+            rows = "".join(f"{family} = {of_family}\n" for family, of_family in of_basis.items() if family)
+            parts.append(f"[{basis}]\ncases = {sums}\n[{basis}.families]\n{rows}")
     return "\n".join(parts)
 
 
-def _said(judged: Iterable[Judged]) -> Iterator[str]:
-    return (one.said for one in judged)
-
-
-def _counts(judged: Sequence[Judged]) -> list[int]:
-    return [len(judged), sum(one.right for one in judged), sum(one.right_domain for one in judged)]
+def _add(cells: _Cells, cell: tuple[str, str], counts: Sequence[int]) -> None:
+    cells[cell] = [one + other for one, other in zip(cells.get(cell, [0, 0, 0]), counts, strict=True)]
 
 
 # ---- how well it is calibrated -------------------------------------------------------------------------------------
@@ -168,7 +161,7 @@ def _counts(judged: Sequence[Judged]) -> list[int]:
 
 def calibration(judged: Sequence[Judged], made: Mapping[Basis, Shares]) -> dict[str, Any]:
     """On cases that the table was not made of: what it promised and what came, in all, by basis and by promise."""
-    pairs = [(made[one.basis].share(one.said, 1) if one.basis in made else None, one) for one in judged if one.basis]
+    pairs = [(made[one.basis].share(one.family, 1) if one.basis in made else None, one) for one in judged if one.basis]
     measured = [(share, one) for share, one in pairs if share is not None]
     bins = {
         f"{low:.0%} to {high:.0%}": _bin([pair for pair in measured if low < pair[0] <= high])

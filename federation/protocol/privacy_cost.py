@@ -14,7 +14,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
 
 from crypto.continual_counting import WEIGHT_ONE, squared_sensitivity
 from federation.protocol.noise import gaussian_scale
@@ -120,6 +119,8 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         order = 1 + excess
         return order * rho + (math.log(1 / delta) - math.log(order)) / excess + math.log1p(-1 / order)
 
+    from scipy.optimize import minimize_scalar  # a third of a second that most programs need not spend
+
     best = minimize_scalar(at_order, bounds=_LOG_ORDERS, method="bounded", options={"xatol": 1e-9})
     return max(0.0, float(best.fun))
 
@@ -131,6 +132,8 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     highest = epsilon
     while zcdp_epsilon(highest, delta) < epsilon:
         highest *= 2
+    from scipy.optimize import brentq
+
     log_rho = brentq(lambda x: zcdp_epsilon(math.exp(x), delta) - epsilon, _LOWEST_LOG_RHO, math.log(highest))
     return math.exp(log_rho)
 

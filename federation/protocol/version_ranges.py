@@ -20,7 +20,7 @@ _RANGE = re.compile(
 
 def version(text: str | None) -> Version:
     """The numbers of a version up to its first other sign; none for an absent component. Closing zeros do not count."""
-    found = re.match(r"\D?(\d+(?:\.\d+)*)", text or "")
+    found = re.match(r"\D?(\d{1,18}(?:\.\d{1,18})*)", text or "", re.ASCII)
     numbers = [int(part) for part in found[1].split(".")] if found else []
     while len(numbers) > 1 and numbers[-1] == 0:
         numbers.pop()
@@ -29,7 +29,7 @@ def version(text: str | None) -> Version:
 
 def order(version: str) -> tuple[tuple[int, int | str], ...]:
     """A key by which 2.9 comes before 2.10, and text of a version after its numbers."""
-    parts = re.findall(r"\d+|[A-Za-z]+", version)
+    parts = re.findall(r"\d{1,18}|[A-Za-z]+", version, re.ASCII)
     return tuple((0, int(part)) if part.isdigit() else (1, part) for part in parts)
 
 

@@ -10,15 +10,18 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
+from federation.runtime.foreign import number
+
 _MOST_NODES = 1 << 16
 _MOST_DIMENSIONS = 5
+_LONGEST = 1 << 20
 _PART = re.compile(r"(?P<prefix>[^,\[\]]*)(?:\[(?P<ranges>[^\[\]]*)\](?P<rest>.*))?")
 
 
 def hostlist(text: str) -> Iterator[str]:
     """The hosts of Slurm's notation, `node[01-04,7],login`: widths are kept, a broken part is taken as it is."""
     left = _MOST_NODES
-    for part in re.findall(r"[^,\[\]]*(?:\[[^\]]*\][^,\[\]]*)*", text):
+    for part in re.findall(r"[^,\[\]]*(?:\[[^\[\]]*\][^,\[\]]*)*", text[:_LONGEST]):
         for host in _expand(part) if part else ():
             if left == 0:
                 return
@@ -34,12 +37,8 @@ def _expand(part: str) -> Iterator[str]:
     rest = list(islice(_expand(found["rest"]), _MOST_NODES))  # of a name with several dimensions
     for piece in found["ranges"].split(","):
         first, _, last = piece.strip().partition("-")
-        if not is_number(first) or not is_number(last or first):
+        start, stop = number(first), number(last or first)
+        if start is None or stop is None or not rest:  # where nothing follows, the range is not walked
             continue
-        for number in range(int(first), int(last or first) + 1):
-            yield from (f"{found['prefix']}{number:0{len(first)}}{end}" for end in rest)
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is a whole number of at most ten ASCII digits."""
-    return text.isascii() and text.isdigit() and len(text) <= 10
+        for each in range(start, stop + 1):
+            yield from (f"{found['prefix']}{each:0{len(first)}}{end}" for end in rest)

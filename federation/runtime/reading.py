@@ -22,11 +22,13 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Protocol, Self, cast
 
 from crypto.errors import PharoahError
+from federation.protocol.toml_tables import loads, shipped
 from federation.runtime.visible import counted_as, source_name
 
 try:
@@ -35,6 +37,7 @@ except ImportError:  # some builds of Python have none
     LZMAError = OSError  # type: ignore[assignment,misc]
 
 _PEEKED, _PART = 1 << 16, 1 << 22
+_MOST_FILES = 100_000
 _MOST_LAYERS = 6  # gzip files exist that unpack to themselves
 _EXTENSIONS = (
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
@@ -42,36 +45,13 @@ _EXTENSIONS = (
 )
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, OSError, EOFError, ValueError, RuntimeError)
 _PACKED = (
-    (re.compile(rb"\x1f\x8b\x08"), "gzip"),
+    (re.compile(rb"\x1f\x8b"), "gzip"),
     (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), "bz2"),
     (re.compile(rb"\xfd7zXZ\0"), "lzma"),
 )
 _UTF16 = (
     (re.compile(rb"\xff\xfe(?!\0\0)|(?:[\t\n\r -~]\0){8}"), "utf-16-le"),
     (re.compile(rb"\xfe\xff|(?:\0[\t\n\r -~]){8}"), "utf-16-be"),
-)
-_FORMS = tuple(
-    (re.compile(begin), form)
-    for begin, form in (
-        (rb"\Z", "an empty file"),
-        (rb"\x28\xb5\x2f\xfd", "a zstd file; unpack it with `zstd -d`"),
-        (rb"\x04\x22\x4d\x18", "an lz4 file; unpack it with `lz4 -d`"),
-        (rb"\x1f\x9d", "a compressed file; unpack it with `uncompress`"),
-        (rb"7z\xbc\xaf\x27\x1c|Rar!\x1a", "a 7z or RAR archive; unpack it"),
-        (rb"\x1f\x8b|BZh|\xfd7zXZ|PK\x03\x04", "an archive inside another one; unpack it"),
-        (rb"\x80[\x02-\x05]", "a pickle; refused by design, since a pickle can run a program"),
-        (rb"LPKSHHRH", "a journal of systemd; export it with `journalctl --file`"),
-        (rb"%PDF", "a PDF"),
-        (rb"\x89PNG|\xff\xd8\xff|GIF8", "an image"),
-        (rb"\x89HDF", "an HDF5 file"),
-        (rb"\x93NUMPY", "an array of NumPy"),
-        (rb"PAR1", "a Parquet file"),
-        (rb"SQLite format 3", "a database of SQLite"),
-        (rb"\x7fELF|MZ\x90\0", "a program"),
-        (rb"\s*<(?i:(?:!doctype )?html)", "a web page"),
-        (rb"\s*<[?!a-z]", "XML"),
-        (rb"\s*[\[{]", "other JSON"),
-    )
 )
 
 
@@ -193,7 +173,7 @@ def of_form(
             is_any = True
             yield reader
             continue
-        others.append(SourceError(reader.file, 0, f"{form_of(head)}: not {wanted}", hint=hint))
+        others.append(SourceError(reader.file, 0, f"not {wanted}: {form_of(head)}", hint=hint))
         if not reader.is_member:
             raise others[0]
     if others and not is_any:
@@ -205,14 +185,24 @@ def of_form(
 
 def form_of(head: bytes) -> str:
     """What a file that begins so is, for a person, with what to do where it is packed."""
-    text = "text" if is_text(head) else "a binary file of no known form"
-    return next((form for begin, form in _FORMS if begin.match(head)), text)
+    forms = _forms()["text" if is_text(head) or not head else "binary"]
+    return next((form for begin, form in forms if begin.match(head)), "a binary file of no known form")
+
+
+@cache
+def _forms() -> dict[str, tuple[tuple[re.Pattern[bytes], str], ...]]:
+    table = loads(shipped("federation.runtime", "forms.toml"), "forms.toml")
+    return {kind: tuple((re.compile(begin.encode()), form) for begin, form in of.items()) for kind, of in table.items()}
 
 
 def is_text(head: bytes) -> bool:
     """Whether this is text: few control bytes, apart from runs of zeros as network file systems leave them."""
     odd = sum(head.count(bytes([code])) for code in (*range(1, 9), *range(14, 27), *range(28, 32), 127))
-    return bool(head.strip(b"\0")) and odd * 50 < len(head) and head.count(0) * 2 < len(head)
+    return bool(head.strip(b"\0")) and odd * 50 < len(head) and head.count(0) * 2 < len(head) and not _is_known(head)
+
+
+def _is_known(head: bytes) -> bool:
+    return any(begin.match(head) for begin, _ in _forms()["binary"])
 
 
 # ---- layers of packing -----------------------------------------------------------------------------------------------
@@ -228,8 +218,8 @@ def _opened(path: Path) -> IO[bytes]:
 
 def _of_folder(folder: Path, limits: ReadLimits) -> Iterator[CappedReader]:
     files = sorted(file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
-    if len(files) > limits.archive_members:
-        raise SourceError(str(folder), 0, f"more than {limits.archive_members} files")
+    if len(files) > _MOST_FILES:
+        raise SourceError(str(folder), 0, f"more than {_MOST_FILES} files")
     for file in files:
         with _opened(file) as stream:
             whole = CappedReader(stream, str(file), limits.total_bytes, is_member=True, plain=file)
@@ -248,17 +238,16 @@ def _inputs(
     elif module:
         unpacked = import_module(module).open(reader)
         yield from _inputs(_inside(reader, unpacked, limits), limits, layers=layers + 1)
-    elif head[257:262] == b"ustar" or {".tar", ".tgz"} & set(name.suffixes):
+    elif head[257:262] == b"ustar" or ({".tar", ".tgz"} & set(name.suffixes) and not _is_known(head)):
         yield from _members(reader, limits, layers)
     elif seekable is not None and head.startswith(b"PK\x03\x04"):
         yield from _zipped(seekable, reader.file, limits)
     elif encoding:
         yield _inside(reader, _Recoded(reader, encoding), limits)
-    elif head.startswith(codecs.BOM_UTF8):
-        reader.read(len(codecs.BOM_UTF8))
-        reader.plain = None
-        yield reader
     else:
+        if head.startswith(codecs.BOM_UTF8):
+            reader.read(len(codecs.BOM_UTF8))
+            reader.plain = None
         yield reader
 
 

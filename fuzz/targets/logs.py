@@ -8,8 +8,10 @@ from xml.etree import ElementTree as ET
 from federation.runtime.hostlist import hostlist
 from federation.runtime.reading import SourceError, lines
 from federation.runtime.route import picture
-from fuzz.targets.inputs import LIMITS, REPOSITORY, reader
+from fuzz.targets.inputs import LIMITS, REPOSITORY, as_file, reader
 from fuzz.targets.target import require, target
+from tenant_client.diagnosis.diagnose import explain, gather, hints
+from tenant_client.diagnosis.lessons import Lessons
 from tenant_client.diagnosis.rank_graph import HealthMarks, graph_of, routes
 from tenant_client.sources import elastic, job_log, kernel_log, nccl_log, scheduler
 from tenant_client.sources.evidence import Evidence
@@ -42,6 +44,34 @@ def check_job_log(data: bytes) -> None:
     leftover = job_log.Leftover()
     require_evidence(job_log.read(reader(data, "job.log"), LIMITS, leftover))
     require("lines of text", holds=all(isinstance(line.text, str) for line in leftover.tail))
+
+
+# Lines with numbers in them, of each program that says how a job ended.
+VERDICTS = b"""[2026-11-23 12:00:00,000] elastic: failed (exitcode: -9) local_rank: 1 (pid: 7) of binary: python
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-23_12:00:00
+  host      : gpu-a
+  rank      : 1 (local_rank: 1)
+  exitcode  : -5 (pid: 48213)
+[rank3]:[E1123 12:00:00.123 ProcessGroupNCCL.cpp:616] Watchdog caught collective operation timeout: SeqNum=12, NumelIn=4
+[Mon Nov 23 12:00:01 2026] NVRM: Xid (PCI:0000:3b:00): 79, pid=123, GPU has fallen off the bus.
+[Nov 23 2026 12:00:01] SXid (PCI:0000:3b:00): 24007, Fatal, Link 12
+slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-23T12:00:00 DUE TO TIME LIMIT ***
+srun: error: n1: task 3: Exited with exit code 137
+step 120/2000 | loss 2.31 | epoch 3
+<12>Nov 23 12:00:00 n1 kernel: Out of memory: Killed process 4242 (python) total-vm:1kB
+2026-11-23T12:00:00+23:59 RuntimeError: CUDA out of memory. Tried to allocate 20 GiB (GPU 0; 79 GiB total)
+n1:12:34 [0] NCCL INFO comm 0x1 rank 3 nranks 8 cudaDev 3 busId 3b000 - Init COMPLETE
+"""
+
+
+@target("diagnosis", "any file has a diagnosis, perhaps none, or is named as unusable", lambda: (VERDICTS,))
+def check_diagnosis(data: bytes) -> None:
+    """As a person asks for it."""
+    gathered = gather([as_file(data, "job.log")], LIMITS)
+    explain(gathered, Lessons())
+    hints(gathered)
 
 
 @target("kernel-log", "any bytes are evidence, perhaps none, never an error", logs("nvlink*", "ecc*", "out_of_memory*"))

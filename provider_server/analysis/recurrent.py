@@ -25,7 +25,7 @@ import polars as pl
 
 from provider_server.analysis.hazard import Estimate
 
-PLANNED = ("repair", "maintenance", "planned")
+PLANNED = ("repair", "maintenance", "planned", "configuration")  # no node has failed by them
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@
     any other            `ibnetdiscover`
 
 Guarantees: a file of another shape ends in FabricError, which names file and line. In `ibnetdiscover` a channel adapter
-is called as its description says, "NODE DEVICE" (as mlx5 drivers set it), or by its GUID; a rail is taken from the
-inventory or else from the number at the end of an InfiniBand device's name.
+is called as its description says, "NODE DEVICE" (as mlx5 drivers set it), or by its GUID; "NODE HCA-1" of older ones is
+mlx5_0. A rail is taken from the inventory or else from the number at the end of an InfiniBand device's name.
 
 Sources: lldpd 1.0's lldpcli(8); infiniband-diags' ibnetdiscover(8); Slurm's topology.conf(5).
 """
@@ -21,14 +21,16 @@ import msgspec
 
 from crypto.errors import PharoahError
 from federation.runtime.hostlist import hostlist
-from federation.runtime.visible import reason
+from federation.runtime.reading import ReadLimits, SourceError, is_text, of_form, open_inputs
 from provider_server.fleet.fabric import Cable, CableEnd, Fabric
 from provider_server.fleet.telemetry.inventory import Inventory
 
 _MOST_BYTES = 1 << 28
+_PACKED = (".gz", ".bz2", ".xz")
 _BLOCK = re.compile(r'^(Switch|Ca|Rt)\s+\d+\s+"([SHR]-[0-9a-f]+)"\s*#\s*"([^"]*)"', re.ASCII)
-_PORT = re.compile(r'^\[(\d+)\](?:\([0-9a-f]+\))?\s+"([SHR]-[0-9a-f]+)"\[(\d+)\](?:\([0-9a-f]+\))?', re.ASCII)
+_PORT = re.compile(r'^\[(\d{1,9})\](?:\([0-9a-f]+\))?\s+"([SHR]-[0-9a-f]+)"\[(\d{1,9})\](?:\([0-9a-f]+\))?', re.ASCII)
 _RAIL = re.compile(r"(?:mlx5|mlx4|hfi1|rdma)\D*(\d{1,3})$", re.ASCII)
+_COUNTED = re.compile(r"HCA-([1-9]\d{0,2})\b", re.ASCII)
 _SETTING = re.compile(r"(\w+)=(\S+)", re.ASCII)
 
 
@@ -42,8 +44,8 @@ def load_fabric(paths: Iterable[Path], inventory: Inventory) -> Fabric:
     """All files and the inventory together; in a folder every file."""
     cables, nodes = list(_of_inventory(inventory)), set(inventory.names)
     for path in paths:
-        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
-            more, named = _read(file)
+        for file, text in _texts(path):
+            more, named = cables_of(file, text)
             cables += more
             nodes |= named
     return Fabric.of(cables, nodes)
@@ -58,18 +60,17 @@ def _of_inventory(inventory: Inventory) -> Iterator[Cable]:
             yield Cable(CableEnd(switch.name), CableEnd(switch.above))
 
 
-def _read(file: Path) -> tuple[list[Cable], set[str]]:
+def _texts(path: Path) -> Iterator[tuple[Path, str]]:
+    """The files in `path`, each by its name without an ending that says how it was packed."""
     try:
-        with file.open("rb") as stream:
-            data = stream.read(_MOST_BYTES + 1)
-        text = data.decode("utf-8")
-    except OSError as error:
-        raise FabricError(f"{reason(error)}: {file}") from error
+        with open_inputs(path, ReadLimits(total_bytes=_MOST_BYTES)) as inputs:
+            for reader in of_form(inputs, is_text, "a file about a fabric"):
+                file = Path(reader.file)
+                yield file.with_suffix("") if file.suffix in _PACKED else file, reader.read().decode("utf-8")
+    except SourceError as error:
+        raise FabricError(error.what) from error
     except UnicodeDecodeError as error:
-        raise FabricError(f"{file}: not text: {error.reason} at byte {error.start}") from error
-    if len(data) > _MOST_BYTES:
-        raise FabricError(f"{file}: more than {_MOST_BYTES} bytes")
-    return cables_of(file, text)
+        raise FabricError(f"{path}: not text: {error.reason} at byte {error.start}") from error
 
 
 def cables_of(file: Path, text: str) -> tuple[list[Cable], set[str]]:
@@ -155,7 +156,8 @@ def _named(kind: str, guid: str, described: str) -> tuple[str, str]:
     """The device, and of an adapter the card: "node1 mlx5_0", or "MF0;leaf1:MQM9700/U1" of a switch."""
     if kind == "Ca":
         node, _, card = described.strip().partition(" ")
-        return (node or guid, card or guid)
+        counted = _COUNTED.match(card)
+        return (node or guid, f"mlx5_{int(counted[1]) - 1}" if counted else card or guid)
     name = described.strip().removeprefix("MF0;")
     return (name.partition(":")[0] or guid, "")
 

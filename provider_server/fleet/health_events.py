@@ -2,11 +2,11 @@
 
 | told by | as | a failure is |
 |---|---|---|
-| NVSentinel | `HealthEvent`, or `HealthEvents`, in protobuf's JSON | what is fatal, until its check is healthy |
+| NVSentinel | `HealthEvent`s in protobuf's JSON, in CloudEvents, or as stored | what is fatal, until it is healthy |
 | Kubernetes, node-problem-detector | a Node, a list, a watch's event | a condition of `health.toml`, until it is over |
 
-One JSON document, or one on each line. What is told again while it lasts is one outage, by node and check. Events that
-this project itself sent (`agent` "pharoah") are left out, and so is what is not fatal.
+One JSON document, a list of them, or one on each line. What is told again while it lasts is one outage, by node and
+check. Events that this project itself sent (`agent` "pharoah") are left out, and so is what is not fatal.
 
 Sources: NVIDIA/NVSentinel, data-models/protobufs/health_event.proto (264bfab8); Kubernetes 1.34, core/v1 NodeCondition.
 """
@@ -16,13 +16,18 @@ from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
+from crypto.errors import DecodeError
 from federation.runtime.clock import SECONDS_PER_HOUR
+from federation.runtime.foreign import MALFORMED
 
 OURS = "pharoah"
+FORMS = "neither HealthEvents of NVSentinel nor nodes of Kubernetes or Slurm"
+_WRAPPED = ("data", "healthevent", "fulldocument")  # of a CloudEvent, as stored, and of a store that tells of changes
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
 _TABLE = Path(__file__).with_name("health.toml")
 
 
@@ -40,24 +45,26 @@ class _Camel(msgspec.Struct, frozen=True, rename="camel"):
     """A part of what is read; further keys are not looked at."""
 
 
-class _HealthEvent(_Camel, frozen=True):
-    node_name: str
-    check_name: str
-    generated_timestamp: datetime
+class _Stamp(msgspec.Struct, frozen=True):
+    seconds: int
+
+
+class _HealthEvent(msgspec.Struct, frozen=True):
+    """Names without capitals and underscores: protobuf writes nodeName or node_name, MongoDB keeps nodename."""
+
+    nodename: str
+    checkname: str
+    generatedtimestamp: Time | _Stamp
     agent: str = ""
-    component_class: str = ""
-    is_fatal: bool = False  # what is false is left out in protobuf's JSON
-    is_healthy: bool = False
-
-
-class _HealthEvents(_Camel, frozen=True):
-    events: tuple[_HealthEvent, ...]
+    componentclass: str = ""
+    isfatal: bool = False  # what is false is left out in protobuf's JSON
+    ishealthy: bool = False
 
 
 class _Condition(_Camel, frozen=True):
     type: str
     status: str
-    last_transition_time: datetime | None = None
+    last_transition_time: Time | None = None
 
 
 class _Status(_Camel, frozen=True):
@@ -73,23 +80,6 @@ class _Node(_Camel, frozen=True):
     status: _Status = _Status()
 
 
-class _Nodes(_Camel, frozen=True):
-    items: tuple[_Node, ...]
-
-
-class _Watched(_Camel, frozen=True):
-    object: _Node
-
-
-class _Any(_Camel, frozen=True):
-    """Which of these a document is, by the keys that it has."""
-
-    node_name: msgspec.Raw = msgspec.Raw()
-    events: msgspec.Raw = msgspec.Raw()
-    items: msgspec.Raw = msgspec.Raw()
-    object: msgspec.Raw = msgspec.Raw()
-
-
 class _Conditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     class Lost(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         conditions: tuple[str, ...]
@@ -103,7 +93,7 @@ class _Conditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def outages_told(content: bytes) -> list[tuple[str, float, float | None, str]]:
-    """Outages (node, start and end in hours, kind) in order; None for the end of one that lasts. MsgspecError."""
+    """Outages (node, start and end in hours, kind) in order; None for the end of one that lasts. DecodeError."""
     open_since: dict[tuple[str, str], tuple[float, str]] = {}
     rows: list[tuple[str, float, float | None, str]] = []
     for one in sorted(_told(content), key=lambda one: (one.hour, one.is_healthy)):
@@ -121,34 +111,47 @@ def outages_told(content: bytes) -> list[tuple[str, float, float | None, str]]:
 
 def _told(content: bytes) -> Iterator[Told]:
     try:
-        msgspec.json.decode(content, type=msgspec.Raw)
-        documents = [content]
+        for document in documents(content):
+            yield from _of_document(document)
+    except MALFORMED as error:
+        raise DecodeError(str(error)) from error
+
+
+def documents(content: bytes) -> list[object]:
+    """The JSON documents of a text: one, or one on each line."""
+    try:
+        return [msgspec.json.decode(content)]
     except msgspec.DecodeError:
-        documents = [line for line in content.splitlines() if line.strip()]
-    for document in documents:
-        yield from _of_document(document)
+        return [msgspec.json.decode(line) for line in content.splitlines() if line.strip()]
 
 
-def _of_document(document: bytes) -> Iterator[Told]:
-    keys = msgspec.json.decode(document, type=_Any)
-    if bytes(keys.events):
-        yield from _of_events(msgspec.json.decode(document, type=_HealthEvents).events)
-    elif bytes(keys.node_name):
-        yield from _of_events((msgspec.json.decode(document, type=_HealthEvent),))
-    elif bytes(keys.items):
-        for node in msgspec.json.decode(document, type=_Nodes).items:
-            yield from _of_node(node)
-    elif bytes(keys.object):
-        yield from _of_node(msgspec.json.decode(document, type=_Watched).object)
+def _of_document(document: object) -> Iterator[Told]:
+    if not isinstance(document, dict):
+        for one in document if isinstance(document, list) else ():
+            yield from _of_document(one)
+        if not isinstance(document, list):
+            raise DecodeError(FORMS)
+        return
+    keys = {str(name).lower().replace("_", ""): value for name, value in document.items()}
+    inside = next((keys[name] for name in _WRAPPED if isinstance(keys.get(name), dict)), None)
+    if "nodename" in keys:
+        yield from _of_event(msgspec.convert(keys, type=_HealthEvent))
+    elif isinstance(several := keys.get("events", keys.get("items")), list):
+        yield from _of_document(several)
+    elif inside is not None:
+        yield from _of_document(inside)
+    elif "metadata" in keys or "object" in keys:
+        yield from _of_node(msgspec.convert(document.get("object", document), type=_Node))
     else:
-        yield from _of_node(msgspec.json.decode(document, type=_Node))
+        raise DecodeError(FORMS)
 
 
-def _of_events(events: tuple[_HealthEvent, ...]) -> Iterator[Told]:
-    for one in events:
-        if one.agent != OURS and (one.is_fatal or one.is_healthy):
-            kind = f"{one.component_class}/{one.check_name}".lstrip("/")
-            yield Told(one.node_name, one.check_name, _hour(one.generated_timestamp), one.is_healthy, kind)
+def _of_event(one: _HealthEvent) -> Iterator[Told]:
+    at = one.generatedtimestamp
+    if one.agent != OURS and (one.isfatal or one.ishealthy):
+        kind = f"{one.componentclass}/{one.checkname}".lstrip("/")
+        hour = at.seconds / SECONDS_PER_HOUR if isinstance(at, _Stamp) else _hour(at)
+        yield Told(one.nodename, one.checkname, hour, one.ishealthy, kind)
 
 
 def _of_node(node: _Node) -> Iterator[Told]:

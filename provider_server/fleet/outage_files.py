@@ -5,7 +5,7 @@
 | CSV with columns `node`, `start`, `end`, `kind` | as it is; `end` is empty while a node is not back |
 | CSV of Los Alamos (`System`, `nodenumz`, `Prob Started`, …) | node "system/number"; kind is the column of its cause |
 | JSON of NVSentinel, or of Kubernetes nodes | `health_events`: what was unhealthy until it was healthy again |
-| Slurm's events (`sacctmgr -P list event`) | by `slurm_nodes`; kind is that of the reason |
+| Slurm's events (`sacctmgr -P list event`), its nodes as text or JSON | by `slurm_nodes`; kind is that of the reason |
 | JSON of InfiniteHBD (`node_id`, `event_time` in days, `event_type`, `fault_type`) | starts joined to ends |
 
 Guarantees. Every row is an outage, be it short, inside another or still open: nothing is merged here. Rows that cannot
@@ -18,11 +18,11 @@ Times are hours: since 1970 (UTC where no zone is given), or of a trace since it
 Not promised: to find rows that tell of one failure twice.
 """
 
-import gzip
 import itertools
 import math
+import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,10 +30,12 @@ from typing import Annotated, Literal
 import msgspec
 import polars as pl
 
-from crypto.errors import PharoahError
+from crypto.errors import DecodeError, PharoahError
+from federation.runtime.foreign import MALFORMED
+from federation.runtime.reading import ReadLimits, SourceError, form_of, open_inputs
 from federation.runtime.visible import counted_as
-from provider_server.fleet.health_events import outages_told
-from provider_server.fleet.slurm_nodes import is_of_slurm, node_events
+from provider_server.fleet.health_events import documents, outages_told
+from provider_server.fleet.slurm_nodes import events_of, events_told
 
 SCHEMA = {"node": pl.String, "start_h": pl.Float64, "end_h": pl.Float64, "kind": pl.String}
 UNKNOWN = "unknown"
@@ -46,6 +48,21 @@ SHORT_YEAR = "%m/%d/%y %H:%M"
 LANL_CAUSES = ("Facilities", "Hardware", "Human Error", "Network", "Undetermined", "Software")
 ONE_JOB = "a node that runs several jobs at once has one row for them, with one workload"
 NONE = "a fleet without outages has no hazard to estimate"
+LIMITS = ReadLimits(total_bytes=1 << 30, archive_members=64)
+# Forms of which too little is told, and what tells more.
+_LESS = tuple(
+    (re.compile(begin), form, hint)
+    for begin, form, hint in (
+        (
+            r"\s*(Cluster\s+)?NodeName\s+TimeStart\b",
+            "what `sacctmgr list event` prints for a person, with columns cut off",
+            "SLURM_TIME_FORMAT=%s sacctmgr -P list event format=NodeName,TimeStart,TimeEnd,State,Reason",
+        ),
+        (r"\s*PARTITION\s+AVAIL\b|\s*NODELIST\s+NODES\b", "what `sinfo` prints, without reasons", "sinfo -R"),
+        (r"(?:---\s*)?(?:apiVersion|kind|items|metadata):", "YAML of Kubernetes", "kubectl get nodes -o json"),
+        (r"NAME\s+STATUS\s+ROLES\b", "what `kubectl get nodes` prints for a person", "kubectl get nodes -o json"),
+    )
+)
 PREAMBLE_LINES = 3  # above a header: the file of Los Alamos has a line of titles there
 
 
@@ -69,7 +86,7 @@ class Outages:
 
 
 def read_outages(path: Path) -> Outages:
-    """The outages of a file, plain or gzipped; UnusableOutages where it is none of these forms, or has none."""
+    """The outages of a file, however it is packed; UnusableOutages where it is none of these forms, or has none."""
     content = _content(path)
     rows, left_out = _rows(content, path)
     if rows.is_empty():
@@ -90,11 +107,12 @@ def read_starts(path: Path, wanted: pl.Expr = ALL) -> tuple[list[tuple[str, int]
 
 
 def _rows(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    is_told, left_out = content.lstrip()[:1] == b"{", ()
+    is_told = content.lstrip()[:1] in (b"{", b"[")
+    left_out: tuple[str, ...] = ()
     if _is_trace(content):
-        rows = _trace(content, path)
+        rows, is_told = _trace(content, path), False
     elif is_told:
-        rows = _health(content, path)
+        rows, left_out = _health(content, path)
     else:
         rows, left_out = _table(content, path)
     if rows.is_empty() and not is_told:
@@ -124,7 +142,9 @@ def _usable(
 
 
 def _is_trace(content: bytes) -> bool:
-    return content.lstrip()[:1] == b"["
+    return content.lstrip()[:1] == b"[" and not re.match(
+        rb'\s*\[\s*\{(?!.{0,4096}"(?:event_type|node_id)")', content, re.DOTALL
+    )
 
 
 def read_jobs(path: Path) -> pl.DataFrame:
@@ -147,10 +167,13 @@ def read_jobs(path: Path) -> pl.DataFrame:
 
 def _content(path: Path) -> bytes:
     try:
-        packed = path.read_bytes()
-        return gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed
-    except (OSError, EOFError) as error:
-        raise UnusableOutages(f"{path} cannot be read: {error}") from error
+        with open_inputs(path, LIMITS) as inputs:
+            parts = [reader.read() for reader in inputs]
+    except SourceError as error:
+        raise UnusableOutages(f"{path} cannot be read: {error.what}") from error
+    if len(parts) != 1:
+        raise UnusableOutages(f"{path} holds {counted_as(len(parts), 'file')}", hint="pass one of them")
+    return parts[0]
 
 
 def _first_line(content: bytes) -> str:
@@ -176,7 +199,7 @@ class _Event(msgspec.Struct, frozen=True):
 def _trace(content: bytes, path: Path) -> pl.DataFrame:
     try:
         events = msgspec.json.decode(content, type=list[_Event])
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise UnusableOutages(f"{path}: {error}") from error
     begun: defaultdict[tuple[str, _Fault], list[float]] = defaultdict(list)
     rows: list[tuple[str, float, float | None, _Fault]] = []
@@ -195,28 +218,44 @@ def _trace(content: bytes, path: Path) -> pl.DataFrame:
 # ---- health of nodes as other tools tell it --------------------------------------------------------------------------
 
 
-def _health(content: bytes, path: Path) -> pl.DataFrame:
+def _health(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     try:
-        return pl.DataFrame(outages_told(content), schema=SCHEMA, orient="row")
-    except msgspec.MsgspecError as error:
-        raise UnusableOutages(f"{path}: {error}", hint="see docs/hazard.md for what is read") from error
+        told = documents(content)
+        nodes = [one for of in told if isinstance(of, dict) for one in of.get("nodes", of.get("sinfo")) or ()]
+        if nodes:
+            left_out: list[str] = []
+            return _of_events(list(events_told(nodes, left_out)), path, left_out)
+        return pl.DataFrame(outages_told(content), schema=SCHEMA, orient="row"), ()
+    except (*MALFORMED, DecodeError) as error:
+        what = error.what if isinstance(error, DecodeError) else str(error)
+        raise UnusableOutages(f"{path}: {what}", hint="see docs/hazard.md for what is read") from error
+
+
+def _of_events(
+    events: Sequence[tuple[str, str, str, str]], path: Path, left_out: Sequence[str] = ()
+) -> tuple[pl.DataFrame, tuple[str, ...]]:
+    columns = dict.fromkeys(("node", "start", "end", "kind"), pl.String)
+    rows, more = _checked(pl.DataFrame(events, schema=columns, orient="row"), path)
+    return rows, (*left_out, *more)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 
 def _table(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    if is_of_slurm(_first_line(content)):
-        events = node_events(content.decode("utf-8", "replace"))
-        columns = dict.fromkeys(("node", "start", "end", "kind"), pl.String)
-        return _checked(pl.DataFrame(list(events), schema=columns, orient="row"), path)
+    text = content.decode("utf-8", "replace")
+    if (events := events_of(text)) is not None:
+        return _of_events(events, path)
     for skipped, line in enumerate(content.splitlines()[:PREAMBLE_LINES]):
         names = {_name(cell) for cell in line.decode("utf-8", "replace").split(",")}
         if names >= {"node", "start", "end", "kind"}:
             return _checked(_csv(content, path, skipped).select("node", "start", "end", kind=_kind("kind")), path)
         if names >= {"nodenumz", "prob started", "prob fixed"}:
             return _checked(_los_alamos(_csv(content, path, skipped)), path)
-    raise UnusableOutages(f"{path} has no columns node, start, end, kind")
+    for begin, form, hint in _LESS:
+        if begin.match(text):
+            raise UnusableOutages(f"{path} is {form}", hint=f"pass what `{hint}` prints")
+    raise UnusableOutages(f"{path} is {form_of(content[:4096])}: it has no columns node, start, end, kind")
 
 
 def _name(cell: str) -> str:

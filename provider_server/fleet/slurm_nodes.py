@@ -1,6 +1,9 @@
-"""Slurm's own record of nodes that were down or drained, and why, as outages: what `sacctmgr list event` prints.
+"""Slurm's own record of nodes that were down or drained, and why, as outages.
 
     SLURM_TIME_FORMAT=%s sacctmgr -P list event start=2026-11-01 format=NodeName,TimeStart,TimeEnd,State,Reason
+
+tells all of them. What is down or drained now, since when, is told by `scontrol show nodes` and `sinfo`, as `--json` or
+as text, and by `sinfo -R`: these are outages that last.
 
 A reason is a text that Slurm or an operator wrote; the table `slurm_reasons.toml` says of which kind it is. Events of
 the whole cluster are left out, and so are states in which a node takes no part by plan (power saving, reservation).
@@ -19,13 +22,22 @@ from functools import cache
 import msgspec
 
 from federation.protocol.toml_tables import convert, loads, shipped
+from federation.runtime.foreign import number
+from federation.runtime.hostlist import hostlist
 
 COLUMNS = frozenset({"NodeName", "TimeStart", "TimeEnd", "State", "Reason"})
 UNKNOWN = "unknown"
 _TABLE = "slurm_reasons.toml"
 _OPEN = frozenset({"", "Unknown", "None", "0"})
 _BY_PLAN = re.compile(r"MAINT|RESERV|POWER|PLANNED|REBOOT", re.IGNORECASE)
+_OUT = re.compile(r"DOWN|DRAIN|FAIL|NOT_RESPONDING|ERROR", re.IGNORECASE)
+_SINFO_R = re.compile(r"\s*REASON\s+USER\s+TIMESTAMP\s+NODELIST\b")
+_REASON_ROW = re.compile(r"(.*?)\s+\S+\s+(\d{4}-\d\d-\d\dT[\d:]{5,8}|\d{9,10})\s+(\S+)\s*", re.ASCII)
+_SHOWN = re.compile(r"NodeName=(\S+)\s")
+_SHOWN_STATE = re.compile(r"\bState=(\S+)")
+_SHOWN_REASON = re.compile(r"\bReason=(.*?) *\[[^\]@]*@([^\]]+)\]")
 SECONDS_PER_HOUR = 3600
+Event = tuple[str, str, str, str]
 
 
 class _Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,13 +49,85 @@ class _Reasons(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: tuple[_Reason, ...]
 
 
-def is_of_slurm(first_line: str) -> bool:
-    """Whether a file with this first line is a list of Slurm's events."""
-    return set(first_line.strip().split("|")) >= COLUMNS
+def events_of(text: str) -> list[Event] | None:
+    """Node, start, end and kind of each outage; None for what is no text of Slurm.
+
+    Times are hours since 1970, or as they stand; an end that is not known is empty.
+    """
+    first_line = next((line for line in text.splitlines() if line.strip()), "")
+    if set(first_line.strip().split("|")) >= COLUMNS:
+        return list(_events(text))
+    if _SINFO_R.match(first_line):
+        rows = [found for line in text.splitlines() if (found := _REASON_ROW.fullmatch(line))]
+        return [(node, _hours(row[2]), "", _kind(row[1].strip())) for row in rows for node in hostlist(row[3])]
+    if _SHOWN.match(first_line):
+        return list(_shown(text))
+    return None
 
 
-def node_events(text: str) -> Iterator[tuple[str, str, str, str]]:
-    """Node, start, end and kind of each event; times in hours since 1970, or as they stand, an unknown end empty."""
+def events_told(nodes: list[object], left_out: list[str]) -> Iterator[Event]:
+    """The same of nodes in Slurm's JSON; one that cannot be read is told in `left_out`."""
+    for place, raw in enumerate(nodes, start=1):
+        try:
+            one = msgspec.convert(raw, type=_Node)
+        except msgspec.ValidationError as error:
+            left_out.append(f"node {place}: {error}")
+            continue
+        states = " ".join((*_listed(one.state), *one.state_flags, *_listed(one.node.state)))
+        reason = one.reason if isinstance(one.reason, _Why) else _Why(one.reason or "", one.reason_changed_at)
+        since_s = reason.time.number if isinstance(reason.time, _Since) else reason.time
+        if _OUT.search(states) and not _BY_PLAN.search(states):
+            for node in (one.name,) if one.name else one.nodes.nodes:
+                if since_s:
+                    yield node, repr(since_s / SECONDS_PER_HOUR), "", _kind(reason.description)
+                else:
+                    left_out.append(f"node {node}: nothing tells since when it is out")
+
+
+class _Since(msgspec.Struct, frozen=True):
+    number: int = 0
+
+
+class _Why(msgspec.Struct, frozen=True):
+    description: str = ""
+    time: int | _Since | None = None
+
+
+class _States(msgspec.Struct, frozen=True):
+    state: str | list[str] = ""
+
+
+class _Names(msgspec.Struct, frozen=True):
+    nodes: list[str] = []
+
+
+class _Node(msgspec.Struct, frozen=True):
+    """A node of `scontrol show nodes`, or alike ones of `sinfo`, as JSON."""
+
+    name: str = ""
+    state: str | list[str] = ""
+    state_flags: list[str] = []
+    reason: str | _Why | None = None
+    reason_changed_at: int | _Since | None = None
+    node: _States = _States()
+    nodes: _Names = _Names()
+
+
+def _listed(states: str | list[str]) -> list[str]:
+    return [states] if isinstance(states, str) else states
+
+
+def _shown(text: str) -> Iterator[Event]:
+    """Of what `scontrol show nodes` prints, on one line for each node or several."""
+    begins = [found.start() for found in _SHOWN.finditer(text)]
+    for begin, end in zip(begins, [*begins[1:], len(text)], strict=True):
+        node, block = text[begin:end].split(maxsplit=1)
+        state, reason = _SHOWN_STATE.search(block), _SHOWN_REASON.search(block)
+        if state and reason and _OUT.search(state[1]) and not _BY_PLAN.search(state[1]):
+            yield node.removeprefix("NodeName="), _hours(reason[2]), "", _kind(reason[1])
+
+
+def _events(text: str) -> Iterator[Event]:
     for row in csv.DictReader(text.splitlines(), delimiter="|", quoting=csv.QUOTE_NONE):
         if not row["NodeName"] or _BY_PLAN.search(row["State"] or ""):
             continue
@@ -64,7 +148,8 @@ def kind_of(reason: str) -> str:
 
 def _hours(time: str) -> str:
     """Seconds since 1970 become hours; other times stay as they are."""
-    return repr(int(time) / SECONDS_PER_HOUR) if time.isascii() and time.isdigit() else time
+    seconds = number(time)
+    return time if seconds is None else repr(seconds / SECONDS_PER_HOUR)
 
 
 @cache

@@ -18,9 +18,13 @@ import msgspec
 from crypto.errors import PharoahError
 from crypto.ids import LeaseId, TenantId
 from federation.runtime.clock import SECONDS_PER_HOUR
+from federation.runtime.foreign import LATEST_S, MALFORMED
 
 HexId = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$", description="16 bytes in hexadecimal")]
 Time = Annotated[datetime, msgspec.Meta(tz=True, description="RFC 3339 with a zone")]
+MOST_NODES, MOST_LEVEL = 1 << 20, 1 << 10
+# What may be raised of one object that is not as it should be: it is named and left out, and the others are taken.
+FAULTS = (PharoahError, ArithmeticError, LookupError, TypeError, ValueError)
 NodeName = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
@@ -46,9 +50,9 @@ class Begin(_OfLease, frozen=True):
     at: Time
     until: Time | None = None
     node_names: tuple[NodeName, ...] = ()
-    nodes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    nodes: Annotated[int, msgspec.Meta(ge=0, le=MOST_NODES)] = 0
     context: str = ""
-    level: Annotated[int, msgspec.Meta(ge=0)] = 0
+    level: Annotated[int, msgspec.Meta(ge=0, le=MOST_LEVEL)] = 0
 
     def __post_init__(self) -> None:
         if bool(self.node_names) == bool(self.nodes or self.context) or bool(self.nodes) != bool(self.context):
@@ -98,10 +102,17 @@ def decoded(line: bytes) -> LeaseEvent:
     """The event of a line; BadLeases where it is none."""
     try:
         return _DECODER.decode(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except MALFORMED as error:
         raise BadLeases(str(error)) from error
 
 
 def hours(time: datetime) -> float:
-    """A time in hours since 1970."""
+    """A time in hours since 1970; BadLeases for one that no lease has."""
+    if time.timestamp() >= LATEST_S:
+        raise BadLeases("a time after the year 2200")
     return time.timestamp() / SECONDS_PER_HOUR
+
+
+def why(error: Exception) -> str:
+    """What is wrong with an object, for a person."""
+    return error.what if isinstance(error, PharoahError) else f"{type(error).__name__}: {error}"

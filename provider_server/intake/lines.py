@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
-from provider_server.intake.lease_events import BadLeases, decoded
+from provider_server.intake.lease_events import FAULTS, BadLeases, decoded, why
 from provider_server.intake.recorder import LeaseRecorder, Recorded
 
 LONGEST_LINE = 1 << 20
@@ -38,8 +38,8 @@ def take_each(lines: Iterable[bytes], recorder: LeaseRecorder) -> Iterator[Recor
             if len(line) > LONGEST_LINE:
                 raise BadLeases(f"longer than {LONGEST_LINE} bytes")
             yield recorder.take(decoded(line))
-        except BadLeases as error:
-            yield {"line": number, "error": error.what}
+        except FAULTS as error:
+            yield {"line": number, "error": why(error)}
 
 
 def total(outcomes: Iterable[Recorded | RefusedLine | None]) -> Taken:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import IntegrityError
 
@@ -18,12 +19,14 @@ from federation.protocol.service_messages import LeaseChange
 from federation.runtime.hostlist import hostlist
 from provider_server.fleet.leases import Lease
 from provider_server.intake.lease_events import BadLeases, Begin, Change, End, LeaseEvent, Requeue, hours
-from provider_server.learning import hardware, on_probation
-from provider_server.learning.hardware import Kept, label_of
 from provider_server.rounds.provider import Provider
 from provider_server.store.hint_store import EndDraft
 
+if TYPE_CHECKING:
+    from provider_server.learning.hardware import Kept
+
 OPEN_H = 8760.0  # a year
+REPAIRS = "repairs.json"  # without them no node is on probation, and what learns takes a second to import
 SAME_H = 1e-6
 NOBODY: Mapping[str, str] = MappingProxyType({})
 
@@ -63,7 +66,7 @@ class LeaseRecorder:
         at_h = hours(event.until if isinstance(event, Change) else event.at)
         if at_h < lease.start_h:
             raise BadLeases("it would end before it began")
-        counted = min(lease.end_h, self._provider.last_end_hour() or 0)
+        counted = min(lease.end_h, self._provider.last_end_hour(self._provider.now_h()) or 0)
         end_h = max(at_h, counted)
         planned_h = lease.end_h if limited and lease.end_h < lease.start_h + OPEN_H else None
         if isinstance(event, Change):
@@ -114,7 +117,10 @@ class LeaseRecorder:
                 return Recorded.KNOWN
             raise BadLeases("this lease ended at another time")
         requeued = isinstance(event, Requeue)
-        self._provider.store.ends.end(lease.lease, end_h, requeued=requeued, told=told)
+        try:
+            self._provider.store.ends.end(lease.lease, end_h, requeued=requeued, told=told)
+        except IntegrityError as error:
+            raise BadLeases("the end of this lease was recorded at the same moment") from error
         return Recorded.REQUEUED if requeued else Recorded.ENDED
 
 
@@ -127,10 +133,11 @@ def _change_of(event: End, ended_h: float, planned_h: float | None) -> LeaseChan
 
 def place(home: Path, nodes: Sequence[str], at_h: float, named: Mapping[str, str]) -> tuple[str, int]:
     """Context and level of a job that begins on these nodes; BadLeases for a node that has no context."""
-    probation = on_probation.load(home)
-    least = {node: probation.level(node, at_h) for node in nodes}
+    least = _least_levels(home, nodes, at_h)
     told = [named[node] for node in nodes if node in named]
     if len(told) < len(nodes):
+        from provider_server.learning import hardware
+
         kept = hardware.load(home)
         if kept is None and named:
             stranger = next(node for node in nodes if node not in named)
@@ -139,7 +146,16 @@ def place(home: Path, nodes: Sequence[str], at_h: float, named: Mapping[str, str
     return max(sorted(set(told)), key=told.count), max(least.values())
 
 
-def context_of(kept: Kept | None, nodes: Sequence[str], least: Mapping[str, int]) -> tuple[str, int]:
+def _least_levels(home: Path, nodes: Sequence[str], at_h: float) -> dict[str, int]:
+    if not (home / REPAIRS).exists():
+        return dict.fromkeys(nodes, 0)
+    from provider_server.learning import on_probation
+
+    probation = on_probation.load(home)
+    return {node: probation.level(node, at_h) for node in nodes}
+
+
+def context_of(kept: "Kept | None", nodes: Sequence[str], least: Mapping[str, int]) -> tuple[str, int]:
     """The same of contexts that are loaded; some nodes may be on probation, with a least level."""
     if kept is None:
         raise BadLeases("nodes have no contexts yet: run `pharoah-provider contexts`")
@@ -147,4 +163,6 @@ def context_of(kept: Kept | None, nodes: Sequence[str], least: Mapping[str, int]
         number, level = kept.place(nodes)
     except ValueError as error:
         raise BadLeases(str(error)) from error
+    from provider_server.learning.hardware import label_of
+
     return label_of(number), max(level, *(least.get(node, 0) for node in nodes))

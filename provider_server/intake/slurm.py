@@ -15,14 +15,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
 
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.job_leases import lease_key, lease_of_job
 from federation.runtime.clock import SECONDS_PER_HOUR
+from federation.runtime.reading import ReadLimits, of_form, open_inputs
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.slurm import JobStart, UnusableSlurm, read_starts
-from provider_server.intake.lease_events import BadLeases, Begin, Change, End, LeaseEvent, Requeue
+from provider_server.intake.lease_events import FAULTS, Begin, Change, End, LeaseEvent, Requeue, why
 from provider_server.intake.recorder import SAME_H, LeaseRecorder
 from provider_server.rounds.provider import Provider
 
@@ -31,6 +33,7 @@ TICK_S = 1  # Slurm's times are whole seconds: a job that began and ended in one
 SACCT = ("sacct", "--json", "--duplicates", "--allusers", "--allocations")
 PATIENCE_S = 120.0
 JOBS_AT_ONCE = 1000
+LIMITS = ReadLimits(total_bytes=1 << 30, archive_members=64)
 
 
 class Turn(StrEnum):
@@ -60,9 +63,12 @@ class Look(NamedTuple):
     left_out: Counter[str]
 
 
-def ask_sacct(since_h: float) -> list[JobStart]:
-    """All starts of the jobs that Slurm ran in the last hours; UnusableSlurm if it cannot be asked."""
-    recent = read_starts(_said(*SACCT, f"--starttime=now-{int(since_h * 60)}minutes"))
+def ask_sacct(since_h: float, left_out: Counter[str]) -> list[JobStart]:
+    """All starts of the jobs that Slurm ran in the last hours; UnusableSlurm if it cannot be asked.
+
+    What is left out is counted by its reason.
+    """
+    recent = read_starts(_said(*SACCT, f"--starttime=now-{int(since_h * 60)}minutes"), left_out)
     jobs = sorted({start.job for start in recent})
     found: list[JobStart] = []
     for at in range(0, len(jobs), JOBS_AT_ONCE):
@@ -78,6 +84,19 @@ def _said(*command: str) -> bytes:
         raise UnusableSlurm(f"sacct failed: {error.stderr.decode(errors='replace').strip()[:200]}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnusableSlurm(f"sacct cannot be asked: {error}") from error
+
+
+def read_file(path: Path, left_out: Counter[str]) -> list[JobStart]:
+    """The starts in a saved answer, however it is packed; SourceError where none is in it."""
+    starts: list[JobStart] = []
+    with open_inputs(path, LIMITS) as inputs:
+        for reader in of_form(inputs, _is_json, "what `sacct --json` prints", hint=UnusableSlurm.default_hint):
+            starts += read_starts(reader.read(), left_out)
+    return starts
+
+
+def _is_json(head: bytes) -> bool:
+    return head.lstrip()[:1] == b"{"
 
 
 def follow(
@@ -97,11 +116,11 @@ def follow(
         if tenant is None:
             left_out[f"account {start.account!r} is not in [leases] slurm_accounts"] += 1
             continue
-        name = lease_of_job(keys[tenant], start.cluster, start.job, start.restarts)
         try:
+            name = lease_of_job(keys[tenant], start.cluster, start.job, start.restarts)
             changes += _take(provider, recorder, name, events_of(start, name, tenant, now_s), start)
-        except BadLeases as error:
-            left_out[f"job {start.job}: {error.what}"] += 1
+        except FAULTS as error:  # whatever is wrong with one job, the others are recorded
+            left_out[f"job {start.job}: {why(error)}"] += 1
     return Look(changes, left_out)
 
 

@@ -2,6 +2,7 @@
 
 - A party that does not answer delays a round and loses nothing: the round stays in the store and is retried until it
   ends.
+- While a round is held, no other process holds one on the same store; it is told which one does.
 - Logs one line per round, per release and per alarm of the newest week, with all figures.
 """
 
@@ -29,6 +30,7 @@ from provider_server.rounds.provider import Provider
 from provider_server.rounds.release import Release
 from provider_server.rounds.schedule import Window, check_window, due, last_whole_week
 from provider_server.settings import ProviderSettings
+from provider_server.store.claims import RoundsHeld
 from provider_server.store.round_store import RoundState
 from provider_server.store.store import reporting
 from provider_server.week import MaskHolder, Stage, Tenants, federated_week, publish, tell_directory
@@ -99,7 +101,7 @@ class Rounds:
 
         Rounds that wait behind it in its series go with it.
         """
-        with self._one:
+        with self._one, reporting(), self._provider.store.claim.held():
             round_ = self._provider.unfinished()
             if round_ is None:
                 return ""
@@ -112,6 +114,7 @@ class Rounds:
             return str(round_.plan.round_id)
 
     def _step(self) -> bool:
+        self._provider.withdraw_ahead(self._now_hour())
         manual = self._settings.rounds.every == "manual"
         window = None if manual else self._due()
         if window is None and self._provider.unfinished() is None:
@@ -121,11 +124,17 @@ class Rounds:
         except NothingToCount:
             self._skipped_end = window[1] if window else None
             return True
+        except RoundsHeld:
+            raise
         except PharoahError:
             return False  # logged by `_hold`; the next step tries again
         return True
 
     def _hold(self, window: Window) -> HeldRound:
+        with self._provider.store.claim.held():
+            return self._hold_alone(window)
+
+    def _hold_alone(self, window: Window) -> HeldRound:
         clock = _Clock(self._metrics)
         try:
             release = self._over_the_link(lambda tenants: self._week(tenants, window, clock))
@@ -172,10 +181,11 @@ class Rounds:
         return "" if self._provider.directory.members else "no tenant is enrolled"
 
     def _due(self) -> Window | None:
-        held = self._provider.last_end_hour()
-        last = max((end for end in (held, self._skipped_end) if end is not None), default=None)
-        settle_hours, opens_hour = self._settings.rounds.settle_hours, self._provider.opens_hour
-        return due(last, self._founded_hour, self._now_hour(), settle_hours, opens_hour)
+        now_hour = self._now_hour()
+        held, skipped = self._provider.last_end_hour(now_hour), self._skipped_end
+        # What a clock that was ahead has skipped comes again.
+        last = max((end for end in (held, skipped) if end is not None and end <= now_hour), default=None)
+        return due(last, self._founded_hour, now_hour, self._settings.rounds.settle_hours, self._provider.opens_hour)
 
     def _catch_up(self) -> bool:
         """Publishes a release that a killed provider had not published; one that was held back is not retried."""

@@ -16,10 +16,10 @@ Memory: tenants times the rows and bands of each marginal, in float64; levels of
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
 
 from crypto.ids import TenantId
 from federation.protocol.causes import CAUSES
@@ -227,7 +227,7 @@ def noise_reach(plan: Plan, opened: float, cells: int, false_alarm: float) -> fl
     `opened` is the noise of the sum over that which the plan asks for (`federation.protocol.noise.opened_shares`).
     """
     if plan.mechanism is Mechanism.DISCRETE_GAUSSIAN:
-        return float(-ndtri(false_alarm))
+        return -NormalDist().inv_cdf(false_alarm)
     # Chernoff's bound for a sum of Laplace variables, whose tails are longer than a Gaussian's.
     copies = cells * opened
     at = np.linspace(0.001, 0.999, 999)

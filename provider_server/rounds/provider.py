@@ -5,6 +5,7 @@ Learning from releases is the `Publisher`'s task.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -301,9 +302,9 @@ class Provider:
         return earlier.trustees if held else self.mask_trustees()
 
     def open_round(self, plan: Plan) -> Round:
-        """Signs the plan and opens its round for contributions."""
+        """Signs the plan and opens its round for contributions; LostStep where another process was faster."""
         directory = self.members.chain.at(plan.directory)
-        return new_round(self.store.rounds, self._signing_key, directory, plan, self._evidence(plan))
+        return new_round(self.store.rounds, self._signing_key, directory, plan, self._evidence(plan), alone=True)
 
     def waiting(self) -> list[Round]:
         """The rounds that are neither released nor refused, oldest first: they are opened in this order."""
@@ -414,11 +415,21 @@ class Provider:
         """All releases, oldest first."""
         return [gate.from_bytes(data) for data in self.store.releases()]
 
-    def last_end_hour(self) -> int | None:
-        """The end of the latest window of any round, released or not; None before the first."""
+    def last_end_hour(self, by_hour: float = math.inf) -> int | None:
+        """The end of the latest window of any round, released or not, that ended by an hour; None before the first."""
         rounds = self.store.rounds.rounds()
         ends = [reopened(Plan, record.signed_plan).end_hour for record in rounds]
-        return max(ends, default=None)
+        return max((end for end in ends if end <= by_hour), default=None)
+
+    def withdraw_ahead(self, now_hour: float) -> None:
+        """Forgets rounds over weeks that have not ended, to which nobody has contributed.
+
+        A clock that was ahead opened them, and tenants with right clocks refuse them; each week gets its round later.
+        """
+        for round_ in self.waiting():
+            if round_.plan.end_hour > now_hour and self.store.rounds.withdraw(round_.plan.round_id):
+                what = round_.plan.round_id, round_.plan.end_hour, now_hour
+                logger.warning("round %s ends at hour %d, and it is hour %.1f: withdrawn", *what)
 
     def opens_hour(self, uncounted_since: int) -> int:
         """The end of the week after which the next round is due, if since that hour no round has counted."""

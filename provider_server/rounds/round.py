@@ -318,14 +318,22 @@ class Round:
 
 
 def new_round(
-    store: RoundStore, signing_key: SigningKey, directory: Directory, plan: Plan, ownerships: Sequence[bytes] = ()
+    store: RoundStore,
+    signing_key: SigningKey,
+    directory: Directory,
+    plan: Plan,
+    ownerships: Sequence[bytes] = (),
+    *,
+    alone: bool = False,
 ) -> Round:
     """Signs a plan and stores the round that it opens, with the signed statements of owners that its rows rest on.
+
+    LostStep where it is to be `alone`, and another process has opened one meanwhile.
 
     They are stored now since owners make new ones for later rounds, which may be planned before this one is opened.
     """
     signed_plan = signing_key.sign(plan)
-    store.add(plan.round_id, RoundState.COLLECTING, signed_plan, ownerships)
+    store.add(plan.round_id, RoundState.COLLECTING, signed_plan, ownerships, alone=alone)
     return Round(store, signing_key, directory, signed_plan)
 
 

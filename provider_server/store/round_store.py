@@ -96,16 +96,45 @@ class RoundStore:
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
 
-    def add(self, round_id: RoundId, state: str, signed_plan: bytes, ownerships: Sequence[bytes] = ()) -> None:
-        """Keeps a new round; IntegrityError for a second one of its name."""
+    def add(
+        self,
+        round_id: RoundId,
+        state: str,
+        signed_plan: bytes,
+        ownerships: Sequence[bytes] = (),
+        *,
+        alone: bool = False,
+    ) -> None:
+        """Keeps a new round; IntegrityError for a second one of its name.
+
+        If it is to be `alone`, LostStep where another one collects: two processes have planned at once.
+        """
         row = {
             "round_id": bytes(round_id),
             "state": state,
             "signed_plan": signed_plan,
             "ownerships": msgspec.msgpack.encode(ownerships),
         }
-        with self._engine.begin() as connection:
+        collecting = sa.select(tables.rounds.c.round_id).where(tables.rounds.c.state == RoundState.COLLECTING)
+        with (
+            self._engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection,
+            connection.begin(),
+        ):
+            if alone and connection.dialect.name == "postgresql":
+                connection.execute(sa.text("LOCK TABLE rounds IN EXCLUSIVE MODE"))
+            if alone and (other := connection.execute(collecting).scalar()) is not None:
+                raise LostStep(f"another process has opened round {RoundId(other)}")
             connection.execute(sa.insert(tables.rounds).values(row))
+
+    def withdraw(self, round_id: RoundId) -> bool:
+        """Forgets a round that collects and to which nobody has contributed; whether it was one."""
+        kept = tables.rounds.c
+        with self._alone(round_id) as connection:
+            of = tables.contributions.c.round_id == bytes(round_id)
+            if connection.execute(sa.select(tables.contributions.c.tenant).where(of)).first():
+                return False
+            named = sa.and_(kept.round_id == bytes(round_id), kept.state == RoundState.COLLECTING)
+            return connection.execute(sa.delete(tables.rounds).where(named)).rowcount == 1
 
     def rounds(self) -> list[KeptRound]:
         """All rounds, oldest first."""

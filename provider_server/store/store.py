@@ -30,6 +30,7 @@ from federation.protocol.round_messages import Registration, TokenLink, UnitPart
 from federation.runtime.sqlite import create_file
 from provider_server.fleet.leases import Lease
 from provider_server.store import tables
+from provider_server.store.claims import RoundClaim
 from provider_server.store.hint_store import HintStore, begin_above
 from provider_server.store.lease_ends import LeaseEnds
 from provider_server.store.migrations.upgrade import upgrade
@@ -87,6 +88,7 @@ class Store:
             self.close()
             raise type(refusal)(f"{_shown(url)}: {refusal.what}") from refusal
         self.rounds = RoundStore(self._engine)
+        self.claim = RoundClaim(self._engine)
         self.hints = HintStore(self._engine)
         self.revocations = Revocations(self._engine)
         self.own = OwnStore(self._engine)

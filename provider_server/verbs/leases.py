@@ -66,14 +66,14 @@ def _leases(
     provider: "Provider", file: Path, kept: "Kept | None", probation: "OnProbation"
 ) -> "Iterator[tuple[Lease, tuple[str, ...]]]":
     """The leases of a file and their nodes; a lease with node names has those of telemetry and repairs."""
-    import math
-
     import msgspec
 
     from crypto.ids import LeaseId, TenantId
+    from federation.runtime.clock import SECONDS_PER_HOUR
+    from federation.runtime.foreign import LATEST_S, MALFORMED
     from federation.runtime.key_files import read
     from provider_server.fleet.leases import Lease
-    from provider_server.intake.lease_events import BadLeases
+    from provider_server.intake.lease_events import MOST_LEVEL, MOST_NODES, BadLeases
     from provider_server.intake.recorder import context_of
 
     class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -81,14 +81,14 @@ def _leases(
         tenant: str
         start_h: Annotated[float, msgspec.Meta(ge=0)]
         end_h: float
-        nodes: Annotated[int, msgspec.Meta(ge=0)] = 0
+        nodes: Annotated[int, msgspec.Meta(ge=0, le=MOST_NODES)] = 0
         context: str = ""
-        level: Annotated[int, msgspec.Meta(ge=0)] = 0
+        level: Annotated[int, msgspec.Meta(ge=0, le=MOST_LEVEL)] = 0
         node_names: tuple[str, ...] = ()
 
         def __post_init__(self) -> None:
-            if not self.start_h < self.end_h < math.inf:
-                raise ValueError("end_h must be finite and after start_h")
+            if not self.start_h < self.end_h < LATEST_S / SECONDS_PER_HOUR:
+                raise ValueError("end_h must be after start_h, and before the year 2200")
             if bool(self.node_names) == bool(self.nodes and self.context):
                 raise ValueError("give either node_names, or nodes and context")
 
@@ -105,7 +105,7 @@ def _leases(
             if row.node_names:
                 least = {node: probation.level(node, row.start_h) for node in row.node_names}
                 context, level = context_of(kept, row.node_names, least)
-        except (msgspec.MsgspecError, ValueError, BadLeases) as error:
+        except (*MALFORMED, ValueError, BadLeases) as error:
             raise BadLeases(f"{file}, line {number}: {error}", hint=NOTHING) from error
         seen.add(ids[0])
         labels = provider.context_labels(row.start_h, context, level)

@@ -62,13 +62,13 @@ def slurm(
     harmless.
     """
     import time
+    from collections import Counter
     from contextlib import closing
 
-    from federation.runtime.key_files import read, read_key
+    from federation.runtime.key_files import read_key
     from provider_server import home as homes
-    from provider_server.fleet.slurm import read_starts
     from provider_server.intake.recorder import LeaseRecorder
-    from provider_server.intake.slurm import ask_sacct, follow
+    from provider_server.intake.slurm import ask_sacct, follow, read_file
 
     if file and every_s:
         raise typer.BadParameter("a file is read once", param_hint="--every-s")
@@ -76,18 +76,23 @@ def slurm(
     known: set[str] = set()  # what was left out at the last look is not told again at this one
 
     def look() -> None:
-        starts = read_starts(read(file)) if file else ask_sacct(since_h)
+        unread: Counter[str] = Counter()
+        starts = read_file(file, unread) if file else ask_sacct(since_h, unread)
         settings = homes.settings_of(place)
         with closing(homes.open_provider(place, database, settings)) as provider:
             recorder = LeaseRecorder(provider, place, settings.leases.contexts)
             secret, tenants = read_key(place / "context.key"), settings.leases.tenants()
             seen = follow(provider, recorder, secret, tenants, starts, time.time())
+        left_out = unread + seen.left_out
         if seen.changes or not every_s:
             print_rows([_row(one) for one in seen.changes], _line, as_json=as_json)
-        new = sorted(seen.left_out.keys() - known)
-        say(*(f"left out: {counted_as(seen.left_out[why], 'start')}: {why}" for why in new))
+        if not seen.changes and not every_s:
+            before = counted_as(len(starts) - seen.left_out.total(), "start")
+            say(f"nothing recorded: {before} known and unchanged, {counted_as(left_out.total(), 'record')} left out")
+        new = sorted(left_out.keys() - known)
+        say(*(f"left out: {counted_as(left_out[why], 'record')}: {why}" for why in new))
         known.clear()
-        known.update(seen.left_out)
+        known.update(left_out)
 
     with failing():
         while every_s:

@@ -1,6 +1,6 @@
 """A diagnosis for programs: what `pharoah-tenant diagnose --json` prints."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from federation.protocol.causes import Domain
@@ -15,7 +15,7 @@ from tenant_client.sources.evidence import Evidence
 class Told:
     """`place` is the file and line of the root, `sure` is None where nobody measured it, `hints` are for unknown.
 
-    `known` is what is known of the versions that the logs name.
+    `known` is what is known of the versions that the logs name, `taken_for` what each file was read as.
     """
 
     reason: str
@@ -32,6 +32,7 @@ class Told:
     hints: tuple[UnknownLine, ...]
     precedents: tuple[Precedent, ...]
     known: tuple[Known, ...]
+    taken_for: Mapping[str, str]
 
     @classmethod
     def of(
@@ -40,6 +41,7 @@ class Told:
         hints: Sequence[UnknownLine],
         precedents: Sequence[Precedent],
         known: Sequence[Known],
+        taken_for: Mapping[str, str],
     ) -> "Told":
         """The same diagnosis, spelt out."""
         return cls(
@@ -57,4 +59,5 @@ class Told:
             hints=tuple(hints),
             precedents=tuple(precedents),
             known=tuple(known),
+            taken_for=dict(taken_for),
         )

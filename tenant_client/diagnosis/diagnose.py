@@ -19,12 +19,21 @@ In a log directory of torchelastic only the last attempt counts: earlier ones we
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 
 from federation.protocol.causes import Domain
-from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, is_text, open_inputs
+from federation.runtime.reading import (
+    DEFAULT_LIMITS,
+    CappedReader,
+    ReadLimits,
+    SourceError,
+    form_of,
+    is_text,
+    open_inputs,
+)
 from tenant_client.diagnosis import collectives
 from tenant_client.diagnosis.collectives.ras import analyse_ras, ras_evidence
 from tenant_client.diagnosis.filter_rules import keeps
@@ -36,6 +45,7 @@ from tenant_client.sources import (
     elastic,
     exit_status,
     flight_recorder,
+    host_log,
     job_log,
     kernel_log,
     nccl_inspector,
@@ -56,11 +66,19 @@ _HEAD = 16 << 10
 _FEW = 8
 _HINTS = 5
 _MOST_FILES = 100_000
+_BEFORE_SLEEP = 100  # lines
 _LESSON = "lessons"
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 CANCELLED = "cancelled"
 _VERDICTS = (torchrun.SOURCE, exit_status.SOURCE)
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
+_JOB_LOG = "job log"
+_FORMS: Mapping[str, ModuleType] = {
+    "torchelastic error file": elastic,
+    "kernel log": kernel_log,
+    "answer of NCCL's RAS": nccl_ras_text,
+    "NCCL log": nccl_log,
+}
 # Symptoms, those nearest to the cause first; killed GPU contexts last, since every killed process leaves some.
 _SYMPTOMS = (Level.HARDWARE, Level.MEMORY, Level.WORKER, Level.NETWORK, Level.COLLECTIVE, Level.PROGRAM, Level.DEVICE)
 
@@ -134,19 +152,22 @@ class Diagnosis:
     def _agreeing(self) -> Iterator[Evidence]:
         if self.root is not None:
             yield self.root
-            yield from (seen for seen in self.cascade if seen.reason == self.reason and seen.role is self.root.role)
+            reasons = {self.reason, REASONS[self.reason].parent if self.reason in REASONS else ""}  # a job may say less
+            yield from (seen for seen in self.cascade if seen.reason in reasons and seen.role is self.root.role)
 
 
 @dataclass
 class Gathered:
     """The content of the files: evidence in file order, files with faults, and lines without a matching cue.
 
-    Flight recorder dumps are analysed together, and so are RAS answers: their evidence comes last.
+    Flight recorder dumps are analysed together, and so are RAS answers: their evidence comes last. `taken_for` says of
+    each log what it was read as.
     """
 
     evidence: list[Evidence] = field(default_factory=list)
     faults: list[SourceError] = field(default_factory=list)
     leftovers: dict[str, Leftover] = field(default_factory=dict)
+    taken_for: dict[str, str] = field(default_factory=dict)
     dumps: list[Dump] = field(default_factory=list)
     ras: list[nccl_ras.Answer] = field(default_factory=list)
 
@@ -178,6 +199,8 @@ def gather(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Gather
                 gathered.faults.append(fault)
             except OSError as error:
                 gathered.faults.append(SourceError(str(file), "", error.strerror or "unreadable"))
+    gathered.taken_for |= {dump.file: "flight recorder dump" for dump in gathered.dumps}
+    gathered.taken_for |= {answer.file: "answer of NCCL's RAS" for answer in gathered.ras}
     if gathered.dumps:
         gathered.evidence += collectives.evidence(collectives.analyse(gathered.dumps))
     if gathered.ras:
@@ -212,35 +235,40 @@ def _attempt(file: Path) -> tuple[str, int]:
 
 def _read(file: Path, limits: ReadLimits, gathered: Gathered, *, named: bool) -> None:
     with open_inputs(file, limits) as inputs:
-        for reader in inputs:
-            head = reader.peek()[:_HEAD]
-            if flight_recorder.looks_like(head, Path(reader.file).name):
-                gathered.dumps.append(flight_recorder.read_dump(reader, limits))
-            elif nccl_ras.looks_like(head):
-                gathered.ras.extend(nccl_ras.read(reader, limits))
-            elif nccl_inspector.looks_like(head):
-                if named:
-                    raise SourceError(reader.file, 0, _INSPECTOR, hint=f"pharoah-tenant stragglers {file}")
-            elif is_text(head):
-                gathered.evidence.extend(_evidence(reader, head, limits, gathered))
-            elif head and named:
-                raise SourceError(reader.file, 0, "not a text file")
+        faults = [_take(reader, limits, gathered) for reader in inputs]
+    if named and faults and faults[0] and all(faults):
+        raise faults[0]
+
+
+def _take(reader: CappedReader, limits: ReadLimits, gathered: Gathered) -> SourceError | None:
+    """Reads one input; why it is none, if it is none."""
+    head = reader.peek()[:_HEAD]
+    if flight_recorder.looks_like(head, Path(reader.file).name):
+        gathered.dumps.append(flight_recorder.read_dump(reader, limits))
+    elif nccl_ras.looks_like(head):
+        gathered.ras.extend(nccl_ras.read(reader, limits))
+    elif nccl_inspector.looks_like(head):
+        return SourceError(reader.file, 0, _INSPECTOR, hint="read them with `pharoah-tenant stragglers`")
+    elif is_text(head):
+        gathered.evidence.extend(_evidence(reader, head, limits, gathered))
+    elif head:
+        return SourceError(reader.file, 0, f"not a log or dump of a job: {form_of(head)}")
+    return None
 
 
 def _evidence(reader: CappedReader, head: bytes, limits: ReadLimits, gathered: Gathered) -> Iterator[Evidence]:
     text = head.decode("utf-8", "replace")
-    if elastic.looks_like(text):
-        yield from elastic.read(reader, limits)
-    elif kernel_log.looks_like(text):
+    form = next((name for name, source in _FORMS.items() if source.looks_like(text)), "") or host_log.form_of(text)
+    gathered.taken_for[reader.file] = form or _JOB_LOG
+    if form in _FORMS:
+        yield from _FORMS[form].read(reader, limits)
+    elif form == host_log.BUG_REPORT:
         yield from kernel_log.read(reader, limits)
-    elif nccl_ras_text.looks_like(text):
-        yield from nccl_ras_text.read(reader, limits)
-    elif nccl_log.looks_like(text):
-        yield from nccl_log.read(reader, limits)
-    else:
+    elif form in ("", host_log.SYSTEM_LOG):
         leftover = gathered.leftovers.setdefault(reader.file, Leftover())
         rank = elastic.rank_of(reader.file)
-        for seen in job_log.read(reader, limits, leftover):
+        own = host_log.of_jobs(reader, text, limits) if form else reader
+        for seen in job_log.read(own, limits, leftover):
             yield replace(seen, rank=rank) if seen.rank is None else seen
 
 
@@ -249,13 +277,25 @@ def _evidence(reader: CappedReader, head: bytes, limits: ReadLimits, gathered: G
 
 def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
     """Selects the cause; the evidence is in the order of files and lines."""
-    seen = list(evidence)
+    seen = _awake(list(evidence))
     root = _root(seen)
     if root is None:
         symptom = next(iter(_symptoms(seen)), None)
         return Diagnosis(UNKNOWN, None, _few(seen, None), symptom, _verdict(seen), _odd_of(seen))
     odd = _odd_of(seen) if root.role is Role.SYMPTOM else shared_fault(seen, root)
     return Diagnosis(root.reason, root, _few(seen, root), verdict=_verdict(seen), odd=odd)
+
+
+def _awake(seen: list[Evidence]) -> list[Evidence]:
+    """Without links that went down since the machine was about to sleep."""
+    asleep = [(one.file, one.line) for one in seen if one.source == kernel_log.SOURCE and kernel_log.sleeps(one.text)]
+    return [
+        one
+        for one in seen
+        if one.source != kernel_log.SOURCE
+        or level_of(one.reason) is not Level.NETWORK
+        or not any(file == one.file and 0 < at - one.line < _BEFORE_SLEEP for file, at in asleep)
+    ]
 
 
 def _odd_of(seen: Sequence[Evidence]) -> str:

@@ -18,7 +18,7 @@ from itertools import pairwise
 from federation.runtime.route import Hop, HopHealth, Route, worst
 from federation.runtime.visible import counted_as
 from tenant_client.sources.flight_recorder import Dump
-from tenant_client.sources.nccl_topology import Member, NcclTopology
+from tenant_client.sources.nccl_topology import Member, NcclTopology, Place
 
 _MOST_WAYS = 4
 
@@ -93,7 +93,7 @@ class HealthMarks:
 def graph_of(topology: NcclTopology, dumps: Iterable[Dump] = ()) -> RankGraph:
     """Everything that logs and dumps say."""
     size = max((member.size for member in topology.members), default=0)
-    world = {(one.host, one.pid): one for one in topology.members if one.size == size}
+    world = {one.place: one for one in topology.members if one.size == size}
     ways: dict[tuple[int, int], dict[tuple[str, str | None, str], set[int]]] = defaultdict(lambda: defaultdict(set))
     links = topology.unplaced + sum(len(member.links) for member in topology.members)
     placed = 0
@@ -115,7 +115,7 @@ def graph_of(topology: NcclTopology, dumps: Iterable[Dump] = ()) -> RankGraph:
 class _Translations:
     """The job's rank of each rank of a communicator, as far as it is known which processes form it."""
 
-    def __init__(self, members: Sequence[Member], world: Mapping[tuple[str, str], Member], size: int) -> None:
+    def __init__(self, members: Sequence[Member], world: Mapping[Place, Member], size: int) -> None:
         self._world, self._size = world, size
         self._identity = {rank: rank for rank in range(size)}
         crowds: dict[tuple[str, str, int], list[Member]] = defaultdict(list)
@@ -134,12 +134,12 @@ class _Translations:
 
     def _formed_by(self, crowd: Sequence[Member]) -> Mapping[int, int]:
         """Of one communicator, or nothing if this crowd cannot be one. One with an id may lack processes' logs."""
-        seats = {(one.host, one.pid, one.rank) for one in crowd}
-        processes, ranks = {seat[:2] for seat in seats}, {seat[2] for seat in seats}
-        is_one = len(seats) == len(processes) == len(ranks)
+        seats = {(one.place, one.rank) for one in crowd}
+        places, ranks = {place for place, _ in seats}, {rank for _, rank in seats}
+        is_one = len(seats) == len(places) == len(ranks)
         if not is_one or (not crowd[0].ident and len(seats) != crowd[0].size):
             return {}
-        return {rank: self._world[host, pid].rank for host, pid, rank in seats if (host, pid) in self._world}
+        return {rank: self._world[place].rank for place, rank in seats if place in self._world}
 
 
 def _needs_card(member: Member) -> bool:

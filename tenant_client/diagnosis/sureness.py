@@ -1,16 +1,17 @@
-r"""How sure a diagnosis is: the share of labelled cases in which the same kind of evidence named the right reason.
+r"""How sure a diagnosis is: the share of labelled cases in which such evidence was right about such a cause.
 
-- `sureness.toml` holds, for each kind of evidence and for each reason that it named, the cases, those with the right
-  reason, and those with the right domain. `python -m benchmarks.diagnosis.sureness --write` measures it.
-- It is cautious: of a kind the lower end of Wilson's one-sided 95% interval (Wilson, JASA 1927), which stays low where
-  cases are few. A reason whose own cases went worse is less sure than its kind, none is more sure.
-- A kind without a case, an owner's lesson and an unknown cause have no sureness.
+- `sureness.toml` holds, for each kind of evidence and each family of reasons (whose fault: infrastructure, framework,
+  script; or `stopped`, nobody's), the cases, those with the right reason, and those with the right domain.
+  `python -m benchmarks.diagnosis.sureness --write` makes it, of logs that other hands wrote and labelled.
+- What is told is the lower end of the exact one-sided 95% interval (Clopper and Pearson, Biometrika 1934) of the
+  family's cases, or of all cases of that kind of evidence where that is less.
+- Fewer than a handful of cases prove nothing: then nothing is told, as of an owner's lesson and an unknown cause.
 
 Not promised: the share among your own failures, which are other ones than the labelled cases.
 
-    >>> known = parse("[traceback]\ncases = [90, 89, 90]\nreasons = { key_error = [1, 0, 1] }")[Basis.TRACEBACK]
-    >>> round(known.share("type_error", 1), 2), round(known.share("key_error", 1), 2)
-    (0.95, 0.76)
+    >>> known = parse("[traceback]\ncases = [90, 89, 90]\nfamilies = { script = [5, 5, 5] }")[Basis.TRACEBACK]
+    >>> round(known.share("script", 1), 2), known.share("framework", 1)
+    (0.55, None)
 """
 
 import math
@@ -21,6 +22,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from federation.protocol.causes import Domain
 from federation.protocol.toml_tables import BadTable, LazyTable, convert, loads, shipped
 from tenant_client.diagnosis.collectives import findings
 from tenant_client.diagnosis.diagnose import Diagnosis
@@ -28,8 +30,10 @@ from tenant_client.sources import elastic, exit_status, job_log, kernel_log, ncc
 from tenant_client.sources.evidence import Evidence, Form, Role
 from tenant_client.sources.reasons import REASONS, UNKNOWN
 
-_WEIGHT_OF_KIND = 4.0
-_Z = 1.645
+STOPPED = "stopped"
+FAMILIES = (*Domain, STOPPED)
+_HANDFUL = 5
+_ERRS = 0.05
 _FILE = "sureness.toml"
 
 
@@ -77,7 +81,7 @@ _BY_FORM = {Form.TRACEBACK: Basis.TRACEBACK, Form.LAST_WORDS: Basis.LAST_WORDS, 
 
 @dataclass(frozen=True)
 class Sureness:
-    """How sure a diagnosis is of its reason and of its domain, from 0 to 1, and the measured cases of its basis."""
+    """How sure a diagnosis is of its reason and of its domain, from 0 to 1, and the measured cases like it."""
 
     basis: Basis
     reason: float
@@ -88,27 +92,31 @@ class Sureness:
     @property
     def words(self) -> str:
         """For a person."""
-        measured = f"{self.right} of {self.cases} measured cases were right"
+        measured = f"{self.right} of {self.cases} measured cases like it were right"
         return f"at least {self.reason:.0%} sure: from {WORDS[self.basis]} ({measured})"
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Of one basis: (cases, right reason, right domain), in all and by reason."""
+    """Of one basis: (cases, right reason, right domain), in all and by family of reasons."""
 
     cases: tuple[int, int, int]
-    reasons: Mapping[str, tuple[int, int, int]]
+    families: Mapping[str, tuple[int, int, int]]
 
-    def share(self, reason: str, which: int) -> float:
-        """Of a reason that this basis names: the least expected share of right reasons (1) or right domains (2)."""
-        of_kind = _least(self.cases[which], self.cases[0])
-        own = self.reasons.get(reason, (0, 0, 0))
-        return min(of_kind, (own[which] + _WEIGHT_OF_KIND * of_kind) / (own[0] + _WEIGHT_OF_KIND))
+    def share(self, family: str, which: int) -> float | None:
+        """The least expected share of right reasons (1) or right domains (2); None of fewer than a handful of cases."""
+        own = self.families.get(family, (0, 0, 0))
+        return None if own[0] < _HANDFUL else min(_least(of[which], of[0]) for of in (own, self.cases))
 
 
 def _least(right: int, n: int) -> float:
-    share, spread = right / n, _Z * _Z / n
-    return (share + spread / 2 - math.sqrt(spread * (share * (1 - share) + spread / 4))) / (1 + spread)
+    """The share of which so many right cases or more would come about in one of twenty samples."""
+    low, high = 0.0, 1.0
+    for _ in range(24):
+        share = (low + high) / 2
+        tail = sum(math.comb(n, k) * share**k * (1 - share) ** (n - k) for k in range(right, n + 1))
+        low, high = (share, high) if tail < _ERRS else (low, share)
+    return low
 
 
 TABLE: Mapping[Basis, Shares] = LazyTable(lambda: parse(shipped("tenant_client.diagnosis", _FILE)))
@@ -116,12 +124,19 @@ TABLE: Mapping[Basis, Shares] = LazyTable(lambda: parse(shipped("tenant_client.d
 
 def sureness_of(diagnosis: Diagnosis, table: Mapping[Basis, Shares] = TABLE) -> Sureness | None:
     """How sure it is; None for an unknown cause, and for a basis that nobody has measured."""
-    basis = basis_of(diagnosis)
+    basis, family = basis_of(diagnosis), family_of(diagnosis)
     if basis is None or basis not in table:
         return None
-    shares = table[basis]
-    n, right, _ = shares.cases
-    return Sureness(basis, shares.share(diagnosis.reason, 1), shares.share(diagnosis.reason, 2), n, right)
+    reason, domain = (table[basis].share(family, which) for which in (1, 2))
+    if reason is None or domain is None:
+        return None
+    n, right, _ = table[basis].families[family]
+    return Sureness(basis, reason, domain, n, right)
+
+
+def family_of(diagnosis: Diagnosis) -> str:
+    """Whose fault it is, by the diagnosis; `stopped` where it is nobody's."""
+    return diagnosis.domain or STOPPED
 
 
 def basis_of(diagnosis: Diagnosis) -> Basis | None:
@@ -165,16 +180,16 @@ _Counts = tuple[int, int, int]
 
 class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cases: _Counts
-    reasons: dict[str, _Counts]
+    families: dict[str, _Counts]
 
 
 def parse(text: str) -> Mapping[Basis, Shares]:
-    """Read a table; BadTable for an unknown basis or reason, and for more right cases than there are."""
+    """Read a table; BadTable for an unknown basis or family, and for more right cases than there are."""
     table = convert(loads(text, _FILE), dict[Basis, _Row], _FILE)
     for basis, row in table.items():
-        for reason, counts in (("", row.cases), *row.reasons.items()):
-            if reason and reason not in REASONS:
-                raise BadTable(f"{_FILE}: {basis}: {reason!r} is not a reason of causes.toml or reasons.toml")
+        for family, counts in (("", row.cases), *row.families.items()):
+            if family and family not in FAMILIES:
+                raise BadTable(f"{_FILE}: {basis}: {family!r} is not one of {', '.join(FAMILIES)}")
             if counts[0] < 1 or min(counts) < 0 or max(counts) > counts[0]:
-                raise BadTable(f"{_FILE}: {basis}: {reason or 'cases'} must be [cases, right, right domain]")
-    return MappingProxyType({basis: Shares(row.cases, row.reasons) for basis, row in table.items()})
+                raise BadTable(f"{_FILE}: {basis}: {family or 'cases'} must be [cases, right, right domain]")
+    return MappingProxyType({basis: Shares(row.cases, row.families) for basis, row in table.items()})

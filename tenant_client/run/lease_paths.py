@@ -17,7 +17,7 @@ from federation.runtime.reading import SourceError
 from federation.runtime.route import Route
 from tenant_client.advice.hints import HintLog, standing
 from tenant_client.advice.path_health import marks_of
-from tenant_client.diagnosis.diagnose import gather
+from tenant_client.diagnosis.diagnose import files_in, gather
 from tenant_client.diagnosis.rank_graph import HealthMarks, RankGraph, graph_of, routes
 from tenant_client.records.attempts import Attempts
 from tenant_client.records.database import open_database
@@ -60,13 +60,17 @@ def lease_paths(
     logs: Sequence[Path] = (),
     refused: Callable[[SourceError], None] = lambda error: None,
 ) -> LeasePaths:
-    """Of a lease, or of logs alone where its name is ""; `refused` hears of each dump that cannot be read."""
-    files = [*run_files(home, lease), *logs]
+    """Of a lease, or of logs alone where its name is ""; `refused` hears of each file that cannot be read."""
+    given = [*run_files(home, lease), *logs]
+    gathered = gather(given)
+    for fault in gathered.faults:
+        refused(fault)
+    files = [file for one in given for file, _ in files_in(one)]
     dumps = [file for file in files if rank_in_name(file.name) is not None]
     topology = read_topology(file for file in files if file not in dumps)
-    read = (dump for file in dumps for dump in read_dumps(file, refused=refused))
+    read = (dump for file in dumps for dump in read_dumps(file, refused=lambda error: None))
     graph = graph_of(topology, read)
-    return LeasePaths(graph, marks_of(graph, gather(files).evidence, *_journalled(home, lease, now_h)))
+    return LeasePaths(graph, marks_of(graph, gathered.evidence, *_journalled(home, lease, now_h)))
 
 
 def run_files(home: Path, lease: str) -> list[Path]:

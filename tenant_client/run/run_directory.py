@@ -34,7 +34,8 @@ from pathlib import Path
 from crypto.ids import LeaseId
 from federation.protocol.job_leases import lease_of_job
 from federation.protocol.pod_leases import lease_of_gang
-from federation.runtime.hostlist import hostlist, is_number
+from federation.runtime.foreign import number
+from federation.runtime.hostlist import hostlist
 from federation.runtime.key_files import HomeError, read_key
 from tenant_client.sources.scheduler import gang_of, placement
 
@@ -79,17 +80,16 @@ def lease_name(env: Mapping[str, str], home: Path | None = None) -> str:
 
 def lease_of_start(env: Mapping[str, str], home: Path) -> LeaseId | None:
     """The lease of the start of Slurm's job or Kubernetes' pods; None without a job, or without a usable lease key."""
-    job = env.get(f"SLURM_JOB_ID{_component(env)}", "")
-    restarts, gang = env.get("SLURM_RESTART_COUNT", "0"), gang_of(env)
-    of_slurm = is_number(job) and is_number(restarts)
-    if not (of_slurm or gang):
+    job = number(env.get(f"SLURM_JOB_ID{_component(env)}", ""))
+    restarts, gang = number(env.get("SLURM_RESTART_COUNT", "0")), gang_of(env)
+    if (job is None or restarts is None) and not gang:
         return None
     try:
         key = read_key(home / LEASE_KEY)
     except HomeError:
         return None
-    if of_slurm:
-        return lease_of_job(key, env.get("SLURM_CLUSTER_NAME", ""), int(job), int(restarts))
+    if job is not None and restarts is not None:
+        return lease_of_job(key, env.get("SLURM_CLUSTER_NAME", ""), job, restarts)
     return lease_of_gang(key, gang) if gang else None
 
 
@@ -100,8 +100,8 @@ def node_list(env: Mapping[str, str]) -> str:
 
 def _component(env: Mapping[str, str]) -> str:
     """How variables end that are about the component of a heterogeneous job on this node; "" of other jobs."""
-    node, size = env.get("SLURMD_NODENAME", ""), env.get("SLURM_HET_SIZE", "")
-    for group in range(min(int(size), _MOST_COMPONENTS)) if is_number(size) and node else ():
+    node, size = env.get("SLURMD_NODENAME", ""), number(env.get("SLURM_HET_SIZE", "")) or 0
+    for group in range(min(size, _MOST_COMPONENTS)) if node else ():
         if node in hostlist(env.get(f"SLURM_JOB_NODELIST_HET_GROUP_{group}", "")):
             return f"_HET_GROUP_{group}"
     return ""
@@ -186,14 +186,14 @@ def _numbered(runs: Path, lease: str, wanted_bytes: int) -> tuple[Path, int]:
     for folder in (runs.parent, runs):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     taken = [path.name.rpartition("-") for path in runs.iterdir()]
-    number = max((int(end) for start, _, end in taken if start == lease and end.isdigit()), default=0)
+    attempt = max((number(end) or 0 for start, _, end in taken if start == lease), default=0)
     while True:
-        number += 1
-        run_dir = runs / f"{lease}-{number}"
+        attempt += 1
+        run_dir = runs / f"{lease}-{attempt}"
         with suppress(FileExistsError):  # another wrapper under the same lease was faster
             run_dir.mkdir(mode=0o700)
             _probe(run_dir, wanted_bytes)
-            return run_dir, number
+            return run_dir, attempt
 
 
 def _probe(run_dir: Path, wanted_bytes: int) -> None:

@@ -11,8 +11,9 @@ import re
 
 from tenant_client.sources.scanning import Line
 
-_TEXTS = ("log", "message", "msg", "textPayload")
+_TEXTS = ("log", "message", "msg", "textPayload", "event")
 _TRACES = ("exc_info", "traceback", "stack_trace", "exception")
+_LEVELS = ("level", "levelname", "severity")
 _CUT = re.compile(r'^\{"(?:log|message|msg)": ?"(?P<text>(?:[^"\\]|\\.)*)', re.ASCII)
 _CRI = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP] ", re.ASCII)
 
@@ -35,5 +36,10 @@ def _of_json(text: str) -> str:
         return cut["text"].replace("\\n", "\n").replace('\\"', '"') if cut else ""
     if not isinstance(record, dict):
         return ""
-    parts = [next((record[key] for key in keys if isinstance(record.get(key), str)), "") for keys in (_TEXTS, _TRACES)]
-    return "\n".join(part for part in parts if part)
+    said, trace, level = (_first(record, keys) for keys in (_TEXTS, _TRACES, _LEVELS))
+    label = f"[{level.upper()}] " if level else ""  # a logger's level counts for each line of its traceback
+    return "\n".join([*([said] if said else []), *(label + line for line in trace.splitlines())])
+
+
+def _first(record: dict[str, object], keys: tuple[str, ...]) -> str:
+    return next((value for key in keys if isinstance(value := record.get(key), str)), "")

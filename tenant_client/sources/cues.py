@@ -90,16 +90,28 @@ def says_something(text: str) -> bool:
 
 
 def match_line(text: str, sections: Iterable[str]) -> Cue | None:
-    """The first cue of these sections that the line matches."""
+    """The first cue of these sections that the line matches, unless it counts none: `0 uncorrectable ECC errors`."""
     for section in sections:
         for literal, cue in table().literals[section]:
-            if literal in text and cue.pattern.search(text):
+            if literal in text and (found := cue.pattern.search(text)) and not _counts_none(text, found):
                 return cue
     return None
 
 
+_NONE_BEFORE = re.compile(r"(?<![\w.:])0 (?:\w+ )?$")
+_NONE_AFTER = re.compile(r"\w*(?: count)?\s*[:=]\s*0\b(?!\.)")
+
+
+def _counts_none(text: str, found: re.Match[str]) -> bool:
+    return bool(_NONE_BEFORE.search(text[: found.start()]) or _NONE_AFTER.match(text, found.end()))
+
+
 def match_exception(text: str, frames: Sequence[str]) -> Cue | None:
-    """The first cue for `type: message`; `frames` are "path:function" of its traceback."""
+    """The first cue for `type: message`; `frames` are "path:function" of its traceback.
+
+    What runs while a module is imported is none of its functions.
+    """
+    frames = [frame for frame in frames if not frame.endswith(":<module>")]
     for cue in table().sections["exception"]:
         if cue.matches(text) and (cue.frames is None or any(cue.frames.search(frame) for frame in frames)):
             return cue

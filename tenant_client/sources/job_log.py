@@ -3,9 +3,11 @@
 - Lines of the kernel and of NCCL are read as in their own logs.
 - An exception counts at the end of a traceback, not if a text mentions it. Of chained exceptions one counts
   (`spokesman`).
+- A failure that the job survived for `SURVIVED` more steps, or before it ended well, is dropped. Of several attempts in
+  one file the last counts. Lines after a scheduler's stop order are teardown.
+- What a logger reported below ERROR, with or without a traceback, was caught: it is the cause only where nothing shows
+  that the job lived on, and never beside a later verdict.
 - A warning counts where a later failure is what it warned of.
-- A failure that the job survived for `_SURVIVED` more steps is dropped. Lines after a scheduler's stop order are
-  teardown.
 """
 
 import re
@@ -20,35 +22,41 @@ from tenant_client.sources.containers import lines_of
 from tenant_client.sources.cues import Cue, Level, level_of, match_exception, match_line, says_something, table
 from tenant_client.sources.evidence import Evidence, Form, Role
 from tenant_client.sources.kernel_log import KernelLines
-from tenant_client.sources.last_words import STEP
 from tenant_client.sources.nccl_log import RANK_WORD, NcclLines
 from tenant_client.sources.prefixes import NCCL_LINE, LineOrigin, place, stamp
 from tenant_client.sources.reasons import REASONS, UNKNOWN, somebody_ended
 from tenant_client.sources.scanning import Line, Scanner, gate_of
-from tenant_client.sources.torchrun import WORDS as TORCHRUN_WORDS, TorchrunLines
+from tenant_client.sources.survival import CAUGHT, SURVIVED, WELL, LogLevel, Steps, begins_again, is_teardown, record
+from tenant_client.sources.torchrun import SOURCE as TORCHRUN, WORDS as TORCHRUN_WORDS, TorchrunLines
 from tenant_client.sources.tracebacks import Raised, Tracebacks
 
 SOURCE = "job_log"
 _TEXT = 400
 _MOST_KINDS = 1024
+_SURVIVED_AGAIN = 3
+_ALIVE = 3  # records of the logger that reported an exception below ERROR
+_LIVED = 20  # records after an exception that a logger reported as an error
+_MOST_LOOKED_AT = 20_000  # lines after a failure; then only those with a word
 _MOST_WARNINGS = 64
-_SURVIVED = 5
 DISK_FULL = "disk_full"
 CANCELLED = "cancelled"
 SEGFAULT = "segmentation_fault"
 _OWN_CRASH = re.compile(r"Caught signal|SIGSEGV received|Fatal Python error")
 _WRAPPED = re.compile(r"(?<=[\s(])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception))(?:: |\(['\"])")
-_IGNORED = "xception ignored in"
+_IGNORED = ("xception ignored in", "Error in atexit._run")
 _PROGRESS_WORDS = ("it/s", "s/it", "loss", "iteration")
 _COUNTED_WORDS = ("step", "upd", "batch")  # progress where a number follows
-_COUNTED = re.compile(r"\b(?:step|upd|updates?|batch)\W{1,8}(\d+)", re.ASCII | re.IGNORECASE)
-_STOPPED = re.compile(r"CANCELLED AT \S+(?: DUE TO (TIME LIMIT|PREEMPTION))?")
+_STOPPED = re.compile(r"CANCELLED AT \S+(?: DUE TO (TIME LIMIT|PREEMPTION))?|^TERM_[A-Z]+:")
 _ERROR_LOOKING = re.compile(r"\b(?:error|fatal|fail(?:ed|ure)|abort(?:ed)?)\b|\w(?:Error|Exception)\b", re.IGNORECASE)
 
 # An exception of these may be a question that the program asked: `except KeyError: build it`.
 _PROBES = frozenset({"KeyError", "AttributeError", "IndexError", "ImportError", "ModuleNotFoundError", "StopIteration"})
 # Reasons that say more than the exception that they were raised from.
 _TELLING = frozenset({"model_loading_error", "dataset_loading_error", "argument_error"})
+_QUIET = " NCCL INFO "
+_HEAD, _BANNER = 16 << 10, 3
+_DIGITS = re.compile(r"\d+")
+_LEAVES = frozenset({"peer_lost", "nccl_remote_error"})  # what those who stay say of one who has ended
 _WORKER_LEFT = "exited unexpectedly"  # of a data loader; PyTorch gives no reason
 
 
@@ -64,18 +72,18 @@ def read(
     reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS, leftover: Leftover | None = None
 ) -> Iterator[Evidence]:
     """Evidence in the log's order, the first of each kind; `leftover` takes what stayed unexplained."""
-    job = _Job(reader.file, leftover or Leftover())
+    job = _Job(reader.file, leftover or Leftover(), _banner(reader.peek()[:_HEAD]))
     scanner = Scanner(reader, _gate(), limits)
     while (line := job.wanted(scanner)) is not None:
         for inner in lines_of(line):
-            job.take(inner)
+            job.take(inner, scanner.previous() if "Traceback (m" in inner.text else "")
     job.leftover.tail = [inner for line in scanner.tail() for inner in lines_of(line)]
     yield from job.close()
 
 
 @cache
 def _words() -> tuple[str, ...]:
-    return (*table().words, *TORCHRUN_WORDS, RANK_WORD, _IGNORED)
+    return (*table().words, *TORCHRUN_WORDS, RANK_WORD, _IGNORED[0])
 
 
 @cache
@@ -88,39 +96,76 @@ def _gate_and_progress() -> re.Pattern[bytes]:
     return gate_of((*_words(), *_PROGRESS_WORDS, *_COUNTED_WORDS))
 
 
+def _banner(head: bytes) -> list[str]:
+    """The first lines of a file, numbers aside, where none comes again before an error: each attempt has them."""
+    lines = [_masked(line) for line in head.decode("utf-8", "replace").splitlines()[:60] if line.strip()]
+    before = lines[: next((at for at, line in enumerate(lines) if _ERROR_LOOKING.search(line)), len(lines))]
+    first = before[:_BANNER]
+    whole = len(first) == _BANNER and all(before.count(line) == 1 and len(line) > _BANNER for line in first)
+    return first if whole else []
+
+
+def _masked(text: str) -> str:
+    return _DIGITS.sub("0", text.strip()[:_TEXT])
+
+
+@dataclass
+class _Caught:
+    """Evidence that a logger reported below ERROR, the shape of its records, and the lines in which it lived on."""
+
+    seen: Evidence
+    shape: str
+    later: set[int] = field(default_factory=set)
+
+
 class _Job:
-    def __init__(self, file: str, leftover: Leftover) -> None:
+    def __init__(self, file: str, leftover: Leftover, banner: Sequence[str] = ()) -> None:
         self._file = file
         self.leftover = leftover
         self._kept: dict[tuple[object, ...], Evidence] = {}
+        self._caught: list[_Caught] = []
+        self._earlier: dict[tuple[object, ...], Evidence] = {}  # of the attempt before, while this one shows nothing
+        self._survived: set[tuple[str, str]] = set()
+        self._banner, self._repeated = banner, 0
         self._tracebacks = Tracebacks()
         self._kernel, self._nccl, self._torchrun = KernelLines(file), NcclLines(file), TorchrunLines(file)
-        self._steps: set[str] = set()
+        self._steps, self._alive = Steps(), 0
+        self._recent: deque[Line] = deque(maxlen=32)  # a chain of exceptions is complete only some lines later
+        self._alive_at = self._failed_at = self._looked_at = 0
         self._stopped, self._stopped_at = "", 0
-        self._ignored = -2
+        self._ignored, self._unlogged = -2, False
         self._warned: deque[tuple[re.Pattern[str], Evidence]] = deque(maxlen=_MOST_WARNINGS)
         self._read: deque[str] = deque(maxlen=1024)  # of tracebacks
 
     def wanted(self, scanner: Scanner) -> Line | None:
-        """The next line to look at: any within a traceback, else one that holds a word."""
+        """The next line to look at: any within a traceback and after a failure, else one that holds a word."""
         if self._tracebacks.open or self._torchrun.open:
             return scanner.line()
-        return scanner.hit(_gate_and_progress() if self._kept else None)
+        if not self._failed_at:
+            return scanner.hit(_gate_and_progress() if self._kept else None)
+        self._looked_at += 1
+        return scanner.line() if self._looked_at < _MOST_LOOKED_AT else scanner.hit(_gate_and_progress())
 
-    def take(self, line: Line) -> None:
-        if _IGNORED in line.text:
+    def take(self, line: Line, above: str = "") -> None:
+        if _IGNORED[0] in line.text or _IGNORED[1] in line.text:
             self._ignored = line.number
-        part = self._tracebacks.feed(line.number, line.text, muted=0 <= line.number - self._ignored <= 1)
+        part = self._tracebacks.feed(line.number, line.text, above, muted=0 <= line.number - self._ignored <= 1)
         for chain in self._tracebacks.finished():
-            self._keep(self._of_chain(chain))
+            self._take_chain(chain)
         if part:
             self._read.append(line.text)
-        elif not self._spoke(line) and (self._kept or self._tracebacks.open):
-            self._went_on(line.text)
+        elif (self._failed_at or self._tracebacks.open) and self._begins_again(line.text):
+            self._begin_again(line)
+        elif not self._spoke(line) and (self._kept or self._failed_at or self._tracebacks.open):
+            self._went_on(line)
 
     def close(self) -> list[Evidence]:
         for chain in self._tracebacks.close():
-            self._keep(self._of_chain(chain))
+            self._take_chain(chain)
+        self._end_well()
+        self._keep_caught()
+        if not self._failures():
+            self._kept = {**self._kept, **self._earlier}
         if not any(seen.role is Role.ROOT and seen.reason != CANCELLED for seen in self._kept.values()):
             self._keep_last_words()
         failed = [seen for seen in self._kept.values() if seen.role is Role.ROOT]
@@ -131,7 +176,7 @@ class _Job:
 
     def _keep_last_words(self) -> None:
         """Takes weak evidence from the end; of a job that was cancelled, only what made it fail before that."""
-        tail = self.leftover.tail
+        tail = [line for line in self.leftover.tail if line.number > self._alive_at]
         if self._stopped and not any(ended_itself(line.text) for line in tail):
             return
         tail = [line for line in tail if not self._stopped or line.number < self._stopped_at]
@@ -153,7 +198,7 @@ class _Job:
             return False
         seen = self._kernel.evidence(line) or self._nccl.evidence(line) or self._of_line(line)
         if seen is not None:
-            self._keep(seen)
+            self._take(seen, line.text)
         elif _ERROR_LOOKING.search(line.text):
             self.leftover.suspicious.append(Line(line.number, line.text.strip()[:_TEXT]))
         return seen is not None
@@ -170,11 +215,27 @@ class _Job:
             self._stopped, self._stopped_at = stopped[1] or "CANCELLED", line.number
         return self._evidence(cue, line.number, line.text, line.text)
 
-    def _of_chain(self, chain: Sequence[Raised]) -> Evidence:
+    def _take_chain(self, chain: Sequence[Raised]) -> None:
         raised, cue = spokesman(chain)
-        if cue is None:
+        seen = self._evidence(cue, raised.line, raised.text, raised.head, Form.TRACEBACK)
+        said = record(raised.head)  # of a logger that heads each line of the traceback
+        if cue is None or (said and said.level is LogLevel.WARNING):
             self.leftover.suspicious.append(Line(raised.line, raised.text[:_TEXT]))
-        return self._evidence(cue, raised.line, raised.text, raised.head, Form.TRACEBACK)
+        if not said or said.level is not LogLevel.WARNING:
+            self._take(seen, raised.head, chain[0].below)
+
+    def _take(self, seen: Evidence, head: str, below: str = "") -> None:
+        """Keeps what may be the end; what a logger reported below ERROR is put aside, until something else shows it."""
+        said, introduced = record(head), record(below)
+        if said is None and introduced is not None and (introduced.level is not LogLevel.INFO or CAUGHT.search(below)):
+            said = introduced
+        caught = said is not None and said.level < LogLevel.ERROR and not self._after_stop(seen)
+        self._unlogged |= said is None and (introduced is None or introduced.level < LogLevel.WARNING)
+        if said is None or not caught or seen.source != SOURCE or somebody_ended(seen.reason) or not _is_failure(seen):
+            self._keep(seen)
+        elif len(self._caught) < _MOST_KINDS:
+            self._caught.append(_Caught(seen, said.shape))
+            self._fail(seen)
 
     def _evidence(self, cue: Cue | None, number: int, text: str, head: str, form: Form = Form.LINE) -> Evidence:
         reason, role = (cue.reason, cue.role) if cue else (UNKNOWN, Role.ROOT)
@@ -182,6 +243,8 @@ class _Job:
         where, text, at_s = place(head), text.strip()[:_TEXT], stamp(head)
         if where.rank is None and NCCL_LINE.search(head[:256]):
             where = LineOrigin(self._nccl.rank_of(head), where.host, where.gpu)
+        elif cue is not None and cue.level is Level.PROGRAM and ":" not in where.gpu:
+            where = replace(where, gpu="")  # the program named it: it is not where something broke
         said = reason, role, SOURCE, self._file, number, text, at_s, where.rank, where.host, where.gpu, form
         return Evidence(*said, domain, advice)
 
@@ -193,7 +256,16 @@ class _Job:
         if (known is None and len(self._kept) < _MOST_KINDS) or (known is not None and seen.line < known.line):
             self._kept[kind] = seen  # a traceback is complete only some lines after its exception
         if seen.role is not Role.TEARDOWN:
-            self._steps.clear()
+            self._fail(seen, again=known is not None)
+
+    def _fail(self, seen: Evidence, *, again: bool = False) -> None:
+        self._failed_at = max(self._failed_at, seen.line, 1)
+        if not again:  # what comes again and again between steps ends nothing
+            self._steps, self._alive, self._looked_at = Steps(), 0, 0
+            for line in [line for line in self._recent if line.number > seen.line]:
+                self._note(line)
+                if self._survive(line.number):
+                    break
 
     def _after_stop(self, seen: Evidence) -> bool:
         if not self._stopped or seen.line <= self._stopped_at or seen.reason == "node_failure":
@@ -207,18 +279,96 @@ class _Job:
         before = [one for one in self._kept.values() if one.role is Role.SYMPTOM and one.line < seen.line]
         return any(level_of(one.reason) in (Level.NETWORK, Level.COLLECTIVE) for one in before)
 
-    def _went_on(self, text: str) -> None:
-        found = STEP.search(text)
-        if not any(word in text for word in _PROGRESS_WORDS):
-            found = _COUNTED.search(text)
-            if not found:
-                return
-        self._steps.add(next(filter(None, found.groups())) if found else text[:_TEXT])
-        if len(self._steps) >= _SURVIVED:
-            self._kept.clear()
-            self._steps.clear()
+    def _went_on(self, line: Line) -> None:
+        if _QUIET in line.text:
+            return
+        self._recent.append(line)
+        self._note(line)
+        if self._survive(line.number):
             self._tracebacks = Tracebacks()
-            self._stopped = ""
+
+    def _note(self, line: Line) -> None:
+        """Counts a line that shows that the job lives on: a step, or a record of a logger."""
+        stepped = self._steps.feed(line.text)
+        said = None if stepped else record(line.text)
+        if stepped or (said is not None and said.level < LogLevel.ERROR and not is_teardown(line.text)):
+            self._alive += 1
+            for caught in self._caught:
+                if len(caught.later) < _ALIVE and (said is None or said.shape == caught.shape):
+                    caught.later.add(line.number)
+
+    def _survive(self, number: int) -> bool:
+        """Forgets the failures once there are so many steps after them."""
+        failures = self._failures()
+        before = bool(failures) and all(_kind(one) in self._survived for one in failures)
+        survived = self._steps.count >= (_SURVIVED_AGAIN if before else SURVIVED)
+        survived |= self._alive >= _LIVED and bool(failures) and not self._unlogged
+        if survived:
+            self._survived.update(map(_kind, failures))
+            self._forget(number)
+        return survived
+
+    def _failures(self) -> list[Evidence]:
+        return [*filter(_is_failure, self._kept.values()), *(caught.seen for caught in self._caught)]
+
+    def _forget(self, number: int) -> None:
+        """Whatever failed before this line, the job lived on."""
+        self._kept.clear()
+        self._caught.clear()
+        self._earlier.clear()
+        self._steps, self._alive, self._alive_at, self._failed_at = Steps(), 0, number, 0
+        self._stopped, self._unlogged = "", False
+        self._recent.clear()
+
+    def _begins_again(self, text: str) -> bool:
+        """Whether this line starts another attempt: it says so, or with others it is how the file began."""
+        if self._banner:
+            self._repeated = self._repeated + 1 if _masked(text) == self._banner[self._repeated] else 0
+        return begins_again(text) or self._repeated == _BANNER
+
+    def _begin_again(self, line: Line) -> None:
+        if self._alive and WELL.search(line.text):
+            self._forget(line.number)
+            return
+        for chain in self._tracebacks.close():
+            self._take_chain(chain)
+        self._keep_caught()
+        earlier = dict(self._kept if self._failures() else self._earlier)
+        failed_at = self._failed_at
+        self._forget(line.number)
+        self._earlier, self._failed_at, self._repeated = earlier, failed_at, 0
+
+    def _end_well(self) -> None:
+        """Forgets what came before the job said that it ended well, and what peers say of its end after that."""
+        for line in self.leftover.tail:
+            if not WELL.search(line.text) or _ERROR_LOOKING.search(line.text):
+                continue
+            said = record(line.text)
+            if (said is not None and said.level < LogLevel.ERROR) or (self._alive and line.number > self._failed_at):
+                self._alive_at = line.number
+                self._earlier.clear()
+                self._caught = [caught for caught in self._caught if caught.seen.line > line.number]
+                later = {kind: seen for kind, seen in self._kept.items() if seen.line > line.number}
+                self._kept = {kind: seen for kind, seen in later.items() if seen.reason not in _LEAVES}
+
+    def _keep_caught(self) -> None:
+        """Of what was caught, keeps what may have ended the job all the same."""
+        kept = [one for one in self._kept.values() if one.role is Role.ROOT]
+        died = not kept and any(one.source == TORCHRUN or ended_itself(one.text) for one in self._kept.values())
+        for caught in self._caught:
+            later = [one for one in kept if one.line > caught.seen.line]
+            verdict = self._stopped or any(one.source != SOURCE for one in later)
+            if died or (not verdict and len(caught.later) < _ALIVE and not (caught.later and later)):
+                self._keep(caught.seen)
+        self._caught.clear()
+
+
+def _kind(seen: Evidence) -> tuple[str, str]:
+    return seen.reason, _masked(seen.text)
+
+
+def _is_failure(seen: Evidence) -> bool:
+    return seen.role is not Role.TEARDOWN
 
 
 def _tells(seen: Evidence) -> bool:

@@ -26,8 +26,9 @@ _XID = re.compile(r"(?<!S)Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F:.]+)\): (\
 _CAUSED_BY = re.compile(r"caused by previous Xid (\d{1,6})", re.ASCII)
 _SXID = re.compile(r"SXid \((?:PCI:)?[0-9a-fA-F:.]+\): (\d+)(.*)", re.ASCII)
 _SHAPES = re.compile(
-    r"^\d+,\d+,\d+,[-c+];|^\[ *\d+\.\d{6}\]|^\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]{8} \d{4}\] |^kern +:"
-    r"|^\S+(?: +\d+ \S+)? \S+ kernel: |^(?:NVRM: |\[[A-Z][a-z]{2} \d+ \d{4} [\d:]{8}\] \[\w+\] \[tid \d+\])",
+    r"^\d+,\d+,\d+,[-c+];|^(?:<\d+>)?\[ *\d+\.\d{6}\]|^\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]{8} \d{4}\] |^kern +:"
+    r"|^\S+(?: +\d+ \S+)? \S+ kernel: |^(?:NVRM: |\[[A-Z][a-z]{2} \d+ \d{4} [\d:]{8}\] \[\w+\] \[tid \d+\])"
+    r"|^\d{4}-\d\d-\d\dT[\d:]{8},\d{6}[+-]\d\d:\d\d ",
     re.ASCII,
 )
 
@@ -96,6 +97,11 @@ def code_of(evidence: Evidence) -> int | None:
     """The Xid that a piece of evidence is about; None for everything else."""
     found = _XID.search(evidence.text)
     return int(found[2]) if found else None
+
+
+def sleeps(text: str) -> bool:
+    """Whether a line says that the machine is about to sleep."""
+    return "PM: suspend entry" in text
 
 
 def looks_like(head: str) -> bool:

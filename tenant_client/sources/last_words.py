@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 from tenant_client.sources.cues import Cue, match_line, table
 from tenant_client.sources.scanning import Line
+from tenant_client.sources.survival import STEP, SURVIVED, Steps
 from tenant_client.sources.tracebacks import Raised, continues, is_exception, singled
 
-STEP = re.compile(r"\b(\d+)/\d+ \[|\biteration\D{0,12}(\d+)|\b(?:step|iter)\W{1,8}(\d+)", re.ASCII | re.IGNORECASE)
 _LAST_WORDS = 4
 _NAN_LOSSES = 2
 # What launchers, containers and notebooks put before a line.
@@ -68,7 +68,7 @@ def said(tail: Sequence[Line]) -> LastWord | None:
     ends = [
         LastWord(cue, line, line.text)
         for line in _after_last_step(tail)
-        if (cue := match_line(_body(line), ("end",))) is not None
+        if (cue := match_line(_body(line), ("warning", "end"))) is not None and not cue.explains
     ]
     return min(ends, key=lambda word: word.cue.order) if ends else _nan(tail)
 
@@ -83,8 +83,12 @@ def _nan(tail: Sequence[Line]) -> LastWord | None:
 
 
 def _after_last_step(lines: Sequence[Line]) -> Sequence[Line]:
-    steps = [at for at, line in enumerate(lines) if STEP.search(line.text) and not _AFTERWORDS.search(_body(line))]
-    return lines[max(steps, default=-1) + 1 :]
+    steps, last = Steps(), -1
+    for at, line in enumerate(lines):
+        if not _AFTERWORDS.search(_body(line)):
+            went_on = steps.feed(line.text) and steps.count >= SURVIVED
+            last = at if went_on or STEP.search(line.text) else last
+    return lines[last + 1 :]
 
 
 def _body(line: Line) -> str:

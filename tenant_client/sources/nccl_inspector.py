@@ -105,10 +105,8 @@ def read_logs(path: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[Recor
 
 
 def _readers(path: Path, limits: ReadLimits) -> Iterator[CappedReader]:
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-    for file in files:
-        with open_inputs(file, limits) as readers:
-            yield from readers
+    with open_inputs(path, limits) as readers:
+        yield from readers
 
 
 def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[Record]:

@@ -28,7 +28,7 @@ class NcclLines:
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self._ranks: dict[tuple[str, str], int] = {}
+        self._ranks: dict[tuple[str, str], dict[str, int]] = {}
 
     def evidence(self, line: Line) -> Evidence | None:
         """What a line says, None where it says nothing of a failure."""
@@ -44,17 +44,18 @@ class NcclLines:
         return Evidence(*told, domain=cue.domain, advice=cue.advice)
 
     def rank_of(self, text: str) -> int | None:
-        """The rank of the process that wrote a line, where it said so before."""
+        """The rank that wrote a line, where it said so before; of a process with several GPUs, that of the line's."""
         found = NCCL_LINE.search(text[:256])
-        return self._ranks.get((found["host"], found["pid"])) if found else None
+        ranks = self._ranks.get((found["host"], found["pid"]), {}) if found else {}
+        return next(iter(ranks.values())) if len(ranks) == 1 else ranks.get(found["gpu"]) if found else None
 
     def learn(self, text: str) -> None:
-        """Note the rank of a process that tells it."""
+        """Note the rank of a process' GPU that tells it."""
         if RANK_WORD not in text:
             return
         found, comm = NCCL_LINE.search(text[:256]), _COMM.search(text)
         if found and comm and len(self._ranks) < 1 << 17:
-            self._ranks.setdefault((found["host"], found["pid"]), int(comm[1]))
+            self._ranks.setdefault((found["host"], found["pid"]), {}).setdefault(found["gpu"], int(comm[1]))
 
 
 def looks_like(head: str) -> bool:

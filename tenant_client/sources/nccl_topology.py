@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 
-from federation.runtime.reading import DEFAULT_LIMITS, ReadLimits, open_inputs
+from federation.runtime.reading import DEFAULT_LIMITS, ReadLimits, is_text, open_inputs
 from tenant_client.sources.prefixes import NCCL_LINE
 from tenant_client.sources.scanning import Scanner, gate_of
 
@@ -69,9 +69,12 @@ class RankLink:
         return self.source if self.is_receiving else self.target
 
 
+Place = tuple[str, str, str]  # host, process and PCI bus of a GPU: a process may drive several
+
+
 @dataclass(frozen=True)
 class Member:
-    """One process in one communicator, whose ranks all numbers are. `ident` is "" before NCCL 2.18.
+    """One GPU of a process in one communicator, whose ranks all numbers are. `ident` is "" before NCCL 2.18.
 
     `rings` and `trees` are pairs (channel, rank, rank) that are neighbours there.
     """
@@ -86,6 +89,11 @@ class Member:
     links: tuple[RankLink, ...] = ()
     rings: frozenset[tuple[int, int, int]] = frozenset()
     trees: frozenset[tuple[int, int, int]] = frozenset()
+
+    @property
+    def place(self) -> Place:
+        """Where it is in all communicators."""
+        return self.host, self.pid, self.bus
 
 
 @dataclass(frozen=True)
@@ -120,7 +128,7 @@ def read_topology(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) ->
 def _texts(paths: Iterable[Path], limits: ReadLimits) -> Iterator[str]:
     for path in paths:
         with open_inputs(path, limits) as readers:
-            for reader in readers:
+            for reader in (reader for reader in readers if is_text(reader.peek())):
                 scanner = Scanner(reader, _GATE, limits)
                 while (line := scanner.hit()) is not None:
                     yield line.text

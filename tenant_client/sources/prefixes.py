@@ -24,25 +24,30 @@ _ISO = re.compile(
 _DMESG = re.compile(rf"\[[A-Z][a-z]{{2}} (?P<m>[A-Z][a-z]{{2}}) +(?P<d>\d+) {_CLOCK} (?P<Y>\d{{4}})\]", re.ASCII)
 _FABRIC = re.compile(rf"\[(?P<m>[A-Z][a-z]{{2}}) +(?P<d>\d+) (?P<Y>\d{{4}}) {_CLOCK}\]", re.ASCII)
 
-_RANK = re.compile(
+_RANK = re.compile(  # but not that of a tensor or of an adapter
     r"\[rank(\d{1,7})\]|\[Rank (\d{1,7})\]|^\[?default(\d{1,7})\]?:|^(\d{1,7}): |^\[\d+,(\d{1,7})\]<std"
-    r"|\b[Rr]ank[ =:]{1,2}(\d{1,7})\b|: task (\d{1,7}): |local_rank: (\d{1,7}) ",
+    r"|(?<!lora[_ ])(?<!LoRA )(?<!tensor )(?<!matrix )(?<!expected )(?<!has )(?<!have )(?<!with )(?<!got )(?<!be )"
+    r"\b[Rr]ank[ =:]{1,2}(\d{1,7})\b(?! (?:tensor|matri|array|dim|but|or|input|adapter)|,? (?:but|got))"
+    r"|: task (\d{1,7}): |local_rank: (\d{1,7}) ",
     re.ASCII,
 )
 NCCL_LINE = re.compile(
     r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ \[(?P<gpu>\d*)\] (?:[\w/.]+:\d+ )?NCCL (?:INFO|WARN|VERSION|TRACE|ERROR)",
     re.ASCII,
 )
+_EXCEPTION = r"(?:[\w-]+\.)*[A-Z]\w*(?:Error|Exception|Warning|Exit|Interrupt|Failure|Timeout|NotFound|Killed): "
 _HOST = re.compile(
-    r"^(?!python)(?P<label>[A-Za-z][\w.-]*\d[\w.-]*|[A-Za-z]\w*-[\w.-]+): |\bON (?P<slurm>[\w.-]+) CANCELLED"
+    rf"^(?!python|slurm|lib|{_EXCEPTION}|[\w.-]+\.(?:py|sh|cc?|cpp|cu|h|so|yaml|json): |(?:\w+\.)+[A-Z])"
+    r"(?P<label>[A-Za-z][\w.-]*\d[\w.-]*|[A-Za-z]\w*-[\w.-]+): |\bON (?P<slurm>[\w.-]+) CANCELLED"
     r"|srun: error: (?P<srun>[\w.-]+): task|[Nn]ode failure on (?P<failed>[\w.-]+)|\bip=(?P<ray>[\w.:-]+)\)"
-    r"|[T ]\d\d:\d\d:\d\d\S* (?P<syslog>[\w.-]+) kernel: ",
+    r"|(?:[T ]\d\d:\d\d:\d\d\S*|^-) (?P<syslog>[\w.-]+) kernel: ",
     re.ASCII,
 )
 _GPU = re.compile(
     r"\bPCI:([0-9a-fA-F:.]+)|Xid \(([0-9a-fA-F]{4,8}:[0-9a-fA-F:.]+)\)|pci bus id ([0-9a-fA-F:.]+)"
     r"|NVRM: GPU ([0-9a-fA-F]{4,8}:[0-9a-fA-F:.]+[0-9a-fA-F])|\bGPU (\d{1,3})\b|\bcuda:(\d{1,3})\b"
 )
+_DEVICES = re.compile(r"\b(?:cuda:\d{1,3}|cpu|meta|mps)\b")
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,10 @@ class LineOrigin:
 
 
 def place(text: str) -> LineOrigin:
-    """Rank, host and GPU of a line."""
+    """Rank, host and GPU of a line; of a line that compares devices, none failed."""
     head = text[:_LOOKED_AT]
+    if "cuda:" in head and len({*_DEVICES.findall(head)}) > 1:
+        head = _DEVICES.sub("", head)
     nccl = NCCL_LINE.search(head)
     host, gpu = (nccl["host"], nccl["gpu"]) if nccl else ("", "")
     rank = _first(_RANK, head)
@@ -84,7 +91,7 @@ def _seconds(found: re.Match[str]) -> float | None:
     try:
         day = datetime(int(parts["Y"]), month, int(parts["d"]), int(parts["H"]), tzinfo=_zone(parts))
         whole = day.replace(minute=int(parts["M"]), second=int(parts["S"]))
-    except ValueError:
+    except (ValueError, OverflowError):  # a day or an hour of many digits
         return None
     return whole.timestamp() + float(f"0.{parts.get('f') or 0}")
 

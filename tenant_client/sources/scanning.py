@@ -43,7 +43,7 @@ class Scanner:
         self._gate = gate
         self._cap = max(limits.line_bytes, 2 * _OVERLAP)
         self._before = self._block = self._rest = b""
-        self._at = 0
+        self._at = self._began = 0
         self._number = 1
 
     def hit(self, gate: re.Pattern[bytes] | None = None) -> Line | None:
@@ -62,6 +62,13 @@ class Scanner:
             if not self._next_block():
                 return None
         return self._cut(self._at)
+
+    def previous(self) -> str:
+        """The line before the one that was handed out last."""
+        block, end = (self._block, self._began) if self._began else (self._before, len(self._before))
+        while end and block[end - 1] in b"\r\n":
+            end -= 1
+        return _text(block[block.rfind(b"\n", 0, end) + 1 : end][:_WINDOW])
 
     def tail(self) -> list[Line]:
         """The last lines, once the end is reached."""
@@ -82,7 +89,7 @@ class Scanner:
         end = feed if carriage < 0 else carriage
         number = self._number + block.count(b"\n", self._at, start)
         self._number = number + (end == feed < len(block))
-        self._at = end + 1
+        self._at, self._began = end + 1, start
         return Line(number, _text(_window(block, start, position, end)))
 
     def _next_block(self) -> bool:

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from federation.protocol.pod_leases import Gang
-from federation.runtime.hostlist import hostlist, is_number
+from federation.runtime.foreign import number
+from federation.runtime.hostlist import hostlist
 
 
 @dataclass(frozen=True)
@@ -127,4 +128,4 @@ def _text(environment: Mapping[str, str], names: Sequence[str], *, but: str = ""
 
 def _number(environment: Mapping[str, str], names: Sequence[str]) -> int | None:
     values = (environment.get(name, "") for name in names)
-    return next((int(value) for value in values if is_number(value)), None)
+    return next((found for value in values if (found := number(value)) is not None), None)

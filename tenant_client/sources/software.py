@@ -22,6 +22,7 @@ import msgspec
 from packaging.version import InvalidVersion, Version
 
 from federation.protocol.toml_tables import BadTable, LazyTable, convert, loads, shipped
+from federation.runtime.foreign import number
 
 _PACKAGE = re.compile(
     r"^(?:\[(?:pip3?|conda)\] +)?([A-Za-z][\w.-]*)(?:==| +)v?(\d[\w.+!-]*)(?: +\S+){0,2}\s*$", re.ASCII
@@ -144,10 +145,11 @@ def _named(name: str, text: str) -> Iterator[tuple[str, str]]:
 
 def _cudnn(text: str) -> str:
     """PyTorch says 8902 for 8.9.2, and 90100 for 9.1.0."""
-    if not text.isdigit() or len(text) < 4:
+    told = number(text)
+    if told is None or len(text) < 4:
         return text
-    thousand = 10_000 if int(text) >= 90_000 else 1_000
-    return f"{int(text) // thousand}.{int(text) % thousand // 100}.{int(text) % 100}"
+    thousand = 10_000 if told >= 90_000 else 1_000
+    return f"{told // thousand}.{told % thousand // 100}.{told % 100}"
 
 
 @cache

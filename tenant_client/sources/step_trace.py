@@ -7,6 +7,7 @@ stage by tensor parallelism are one. Parquet needs `polars`; CSV needs nothing.
 """
 
 import csv
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from federation.runtime.reading import SourceError
+from federation.runtime.reading import CappedReader, ReadLimits, SourceError, lines, of_form, open_inputs
+from federation.runtime.visible import source_name
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -27,6 +29,7 @@ NUMBERS = ("dp_rank", "stage", "rank", "step", "seq_id", "mc", "mb_id", "gmc")
 TIMES = ("start_ts", "duration")
 _COLUMNS = (*NUMBERS, *TIMES, "optype")
 _PARQUET = b"PAR1"
+_COLUMNS_HINT = "see docs/stragglers.md"
 _MOST_ROWS = 20_000_000
 _MOST_BYTES = 4 << 30
 _MOST = 1 << 20  # of data-parallel ranks, stages and operations of one kind in a step: a larger number is garbage
@@ -66,8 +69,14 @@ class StepTrace:
 
 
 def read_step_trace(path: Path) -> StepTrace:
-    """The trace in `path`; SourceError where it is not one, or has no complete step."""
-    columns, file = _columns(path), str(path)
+    """The trace in `path`, or the only one in a folder or archive; SourceError where it has no complete step."""
+    file = source_name(path)
+    with open_inputs(path, ReadLimits(total_bytes=_MOST_BYTES)) as inputs:
+        wanted = of_form(inputs, _is_table, "a table of operations", hint=_COLUMNS_HINT)
+        tables = [_of_parquet(one) if one.peek().startswith(_PARQUET) else _of_csv(one) for one in wanted]
+    if len(tables) != 1:
+        raise SourceError(file, 0, f"{len(tables) or 'no'} tables of operations: name one")
+    columns = tables[0]
     _check(file, columns)
     first, where, steps = _places(columns)
     shape = len(first), int(columns["dp_rank"].max()) + 1, len(steps)
@@ -133,61 +142,52 @@ def _check(file: str, columns: Columns) -> None:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def _columns(path: Path) -> Columns:
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise SourceError(str(path), "the file", f"longer than {_MOST_BYTES} bytes")
-        with path.open("rb") as file:
-            parquet = file.read(len(_PARQUET)) == _PARQUET
-        found = _of_parquet(path) if parquet else _of_csv(path)
-    except OSError as error:
-        raise SourceError(str(path), "the file", error.strerror or str(error)) from error
-    return found
+def _is_table(head: bytes) -> bool:
+    return head.startswith(_PARQUET) or b"dp_rank" in head.partition(b"\n")[0]
 
 
-def _of_parquet(path: Path) -> Columns:
+def _of_parquet(reader: CappedReader) -> Columns:
     try:
         import polars as pl
     except ImportError as error:
         hint = "install polars, or save the trace as CSV"
-        raise SourceError(str(path), "the file", "Parquet cannot be read here", hint=hint) from error
+        raise SourceError(reader.file, "the file", "Parquet cannot be read here", hint=hint) from error
     try:
-        lazy = pl.scan_parquet(path)
-        _need(str(path), lazy.collect_schema().names())
+        lazy = pl.scan_parquet(reader.plain or io.BytesIO(reader.read()))
+        _need(reader.file, lazy.collect_schema().names())
         if lazy.select(pl.len()).collect().item() > _MOST_ROWS:
-            raise SourceError(str(path), "the file", f"more than {_MOST_ROWS} rows")
+            raise SourceError(reader.file, "the file", f"more than {_MOST_ROWS} rows")
         kept = [pl.col(name).cast(pl.Int64) for name in NUMBERS]
         kept += [pl.col(name).cast(pl.Float64) for name in TIMES]
         table = lazy.select(*kept, pl.col("optype").cast(pl.String)).collect()
         if any(table.null_count().row(0)):
-            raise SourceError(str(path), "the file", "a column has empty cells")
+            raise SourceError(reader.file, "the file", "a column has empty cells")
         return {name: table[name].to_numpy() for name in _COLUMNS}
     except pl.exceptions.PolarsError as error:
-        raise SourceError(str(path), "the file", f"no such Parquet file: {str(error)[:200]}") from error
+        raise SourceError(reader.file, "the file", f"no such Parquet file: {str(error)[:200]}") from error
 
 
-def _of_csv(path: Path) -> Columns:
+def _of_csv(reader: CappedReader) -> Columns:
     found: dict[str, list[str]] = {name: [] for name in _COLUMNS}
     number = 0
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = csv.reader(file)
-            names = next(rows, [])
-            _need(str(path), names)
-            at = [(found[name], names.index(name)) for name in _COLUMNS]
-            for number, row in enumerate(rows, 1):
-                if number > _MOST_ROWS:
-                    raise SourceError(str(path), f"row {number}", f"more than {_MOST_ROWS} rows")
-                for cells, column in at:
-                    cells.append(row[column])
+        rows = csv.reader(line.decode() for _, line in lines(reader))
+        names = next(rows, [])
+        _need(reader.file, names)
+        at = [(found[name], names.index(name)) for name in _COLUMNS]
+        for number, row in enumerate(rows, 1):
+            if number > _MOST_ROWS:
+                raise SourceError(reader.file, f"row {number}", f"more than {_MOST_ROWS} rows")
+            for cells, column in at:
+                cells.append(row[column])
         whole = {name: np.array(found[name], np.float64).astype(np.int64) for name in NUMBERS}
         times = {name: np.array(found[name], np.float64) for name in TIMES}
     except (UnicodeDecodeError, csv.Error, IndexError, ValueError, OverflowError) as error:
-        raise SourceError(str(path), f"row {number}", f"not a row of a trace: {str(error)[:200]}") from error
+        raise SourceError(reader.file, f"row {number}", f"not a row of a trace: {str(error)[:200]}") from error
     return whole | times | {"optype": np.array(found["optype"], np.str_)}
 
 
 def _need(file: str, names: list[str]) -> None:
     missing = [name for name in _COLUMNS if name not in names]
     if missing:
-        raise SourceError(file, "the header", f"no column {', '.join(missing)}", hint="see docs/stragglers.md")
+        raise SourceError(file, "the header", f"no column {', '.join(missing)}", hint=_COLUMNS_HINT)

@@ -18,6 +18,7 @@ follows from it. An exit code of 1 is Python's for an exception: the verdict the
 
 import re
 
+from federation.runtime.foreign import number
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.exit_status import advice_of, reason_of, role_of, signal_of
 from tenant_client.sources.reasons import UNKNOWN
@@ -54,11 +55,12 @@ class TorchrunLines:
         name, value = field.groups()
         if name == "exitcode":
             self.open, self._until = False, 0
-            return self._verdict(int(value), self._rank, line) if value.lstrip("-").isdecimal() else None
+            status = number(value.removeprefix("-"))
+            return None if status is None else self._verdict(-status if value[0] == "-" else status, self._rank, line)
         if name == "host":
             self._host = value
         else:
-            self._rank = int(value) if value.isdecimal() and len(value) < 8 else None
+            self._rank = number(value)
         return None
 
     def _verdict(self, status: int, rank: int | None, line: Line) -> Evidence | None:

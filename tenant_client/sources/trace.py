@@ -116,8 +116,9 @@ class Timeline:
 
     def finish(self, trace: Trace) -> None:
         """Moves the better account of each into `trace`, in order of time."""
-        found = sorted(self._described or self._annotated, key=_begin)
-        trace.collectives = sorted([*found, *self._outermost([one.at for one in found])], key=_begin)
+        found = sorted(self._described or self._annotated, key=lambda one: one.at)
+        direct = self._outermost([one.at for one in found])
+        trace.collectives = sorted([*found, *direct], key=lambda one: one.at)
         trace.steps = sorted(self._iterations if len(self._iterations) > 1 else self._optimizer_steps)
 
     def _outermost(self, known: Sequence[float]) -> Iterator[Collective]:
@@ -128,10 +129,6 @@ class Timeline:
                 until = end
                 if bisect_left(known, one.at) == bisect_left(known, end):
                     yield one
-
-
-def _begin(one: Collective) -> float:
-    return one.at
 
 
 @cache

@@ -40,13 +40,17 @@ _DRAWN = " \t│╭╰─┌└|❱"
 
 @dataclass(frozen=True)
 class Raised:
-    """One exception: "type: message" as printed, its line, "path:function" of its frames, how the next one followed."""
+    """One exception: "type: message" as printed, its line, "path:function" of its frames, how the next one followed.
+
+    `below` is the line above the traceback's header.
+    """
 
     text: str
     line: int
     head: str
     frames: tuple[str, ...]
     then: str = ""
+    below: str = ""
 
     @property
     def type(self) -> str:
@@ -57,6 +61,7 @@ class Raised:
 @dataclass
 class _Open:
     prefix: str
+    below: str = ""
     frames: deque[str] = field(default_factory=lambda: deque(maxlen=64))
     indent: int = 0
     chain: list[Raised] = field(default_factory=list)
@@ -81,22 +86,22 @@ class Tracebacks:
         """Whether further lines may belong to a traceback."""
         return bool(self._open)
 
-    def feed(self, number: int, text: str, *, muted: bool = False) -> bool:
-        """Take a line; True where it was a part of a traceback and so says nothing by itself.
+    def feed(self, number: int, text: str, below: str = "", *, muted: bool = False) -> bool:
+        """Take a line, and for a header the line above; True where it was a part of a traceback.
 
-        A traceback whose header is muted is followed to its end and then forgotten.
+        A part says nothing by itself. A traceback whose header is muted is followed to its end and then forgotten.
         """
         body = _TIME.sub("", text, count=1)
         header = _HEADER.search(body)
         if header and header.start() <= 120:
-            self._begin(_prefix(body[: header.start()]), muted=muted, is_original=bool(header["original"]))
+            self._begin(_prefix(body[: header.start()]), below, muted=muted, is_original=bool(header["original"]))
             return True
         for one in sorted(self._open.values(), key=lambda one: -len(one.prefix)):
             if body.startswith(one.prefix):
                 return self._continue(one, number, text, body[len(one.prefix) :])
         lone = _LONE_FRAME.match(body)
         if lone:
-            self._begin(lone["prefix"], muted=False)
+            self._begin(lone["prefix"], "", muted=False)
             return self._continue(self._open[lone["prefix"]], number, text, body[len(lone["prefix"]) :])
         return False
 
@@ -111,7 +116,7 @@ class Tracebacks:
             self._end(one)
         return self.finished()
 
-    def _begin(self, prefix: str, *, muted: bool, is_original: bool = False) -> None:
+    def _begin(self, prefix: str, below: str, *, muted: bool, is_original: bool = False) -> None:
         known = self._open.get(prefix)
         if known and known.ended and is_original and _WRAPPER.search(known.chain[-1].text):
             known.wrapper = known.chain.pop()
@@ -130,7 +135,7 @@ class Tracebacks:
             self._end(known)
         if len(self._open) >= _MOST_OPEN:
             self._end(next(iter(self._open.values())))
-        self._open[prefix] = _Open(prefix, muted=muted)
+        self._open[prefix] = _Open(prefix, below, muted=muted)
 
     def _continue(self, one: _Open, number: int, text: str, rest: str) -> bool:
         if not rest.strip():
@@ -143,12 +148,12 @@ class Tracebacks:
             one.indent = _indent(rest)
             return True
         if _indent(rest) < one.indent and is_exception(rest.strip()):  # the whole of it may be indented
-            self._raise(one, Raised(singled(rest.strip()), number, text, tuple(one.frames)))
+            self._raise(one, Raised(singled(rest.strip()), number, text, tuple(one.frames), below=one.below))
             return True
         if rest[0] in _DRAWN or _NOTEBOOK.match(rest):
             return True
         if is_exception(rest):
-            self._raise(one, Raised(singled(rest.strip()), number, text, tuple(one.frames)))
+            self._raise(one, Raised(singled(rest.strip()), number, text, tuple(one.frames), below=one.below))
             return True
         return self._wait(one, _PATIENCE)
 

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections import Counter
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -261,7 +262,7 @@ def diagnose(
     precedents = _precedents(home, diagnosis.reason, telling_lines(diagnosis, gathered, dropped), own)
     known = known_in(paths, diagnosis.reason)
     if as_json:
-        show_json(Told.of(diagnosis, shown, precedents, known))
+        show_json(Told.of(diagnosis, shown, precedents, known, gathered.taken_for))
     else:
         sure = sureness_of(diagnosis)
         show(diagnosis.sentence, *([f"  {sure.words}"] if sure else []))
@@ -270,6 +271,14 @@ def diagnose(
         show(*(f"  unusual line ({hint.count}×): {hint.example}" for hint in shown))
         show(*(f"  {line}" for line in like(precedents)))
         show(*(f"  {one.label} {one.words}" for one in known[:_MOST_KNOWN]))
+        forms = Counter(gathered.taken_for.values())
+        show(
+            *(
+                ["  read as " + ", ".join(f"{form} (×{n})" if n > 1 else form for form, n in forms.items())]
+                if forms
+                else []
+            )
+        )
     raise typer.Exit(3 if unknown else 0)
 
 

@@ -40,7 +40,6 @@ def path(
     """
     from federation.runtime.clock import now_hour
     from federation.runtime.sqlite import reporting
-    from tenant_client.diagnosis.diagnose import files_in
     from tenant_client.run.lease_paths import lease_paths
 
     if not log:
@@ -48,8 +47,7 @@ def path(
     unit = _found(home, lease) if lease or latest else ""
     with failing(), reporting():
         check_new(out, force=force)
-        logs = [file for one in log or () for file, _ in files_in(one)]
-        paths = lease_paths(home, unit, now_hour(), logs, lambda error: warn(str(error)))
+        paths = lease_paths(home, unit, now_hour(), log or (), lambda error: warn(str(error)))
     graph = paths.graph
     for rank in (start_rank, end_rank):
         if not graph.knows(rank):

@@ -22,7 +22,9 @@ def resources(
     lease: Annotated[str, typer.Argument(metavar="[LEASE]", help="A lease: its name, or the start of it.")] = "",
     trace: Annotated[
         list[Path] | None,
-        typer.Option(click_type=InputFile(), help="Instead: traces of a workload that is to run.", show_default=False),
+        typer.Option(
+            click_type=InputFile(folders=True), help="Instead: traces of a workload that is to run.", show_default=False
+        ),
     ] = None,
     ranks: Annotated[
         int | None, typer.Option(min=1, help="With --trace: ranks on a host; default: as in the newest run.")

@@ -22,7 +22,7 @@ def stragglers(
         typer.Argument(
             click_type=InputFile(folders=True),
             help="Operations of all ranks, one a row, as Parquet or CSV (columns: docs/stragglers.md); or the logs of"
-            " NCCL's Inspector, a folder of one for each process.",
+            " NCCL's Inspector, a folder or archive of one for each process.",
         ),
     ],
     *,
@@ -39,7 +39,7 @@ def stragglers(
 
     with failing():
         of_inspector = holds_logs(trace)
-    if of_inspector or trace.is_dir():
+    if of_inspector or (trace.is_dir() and not any(trace.iterdir())):
         raise typer.Exit(_collectives(trace, as_json=as_json))
     with failing():
         result = what_if(read_step_trace(trace))

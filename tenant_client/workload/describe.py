@@ -13,7 +13,7 @@ Nothing leaves the tenant (`tenant_client.workload.descriptor`). docs/signatures
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import gcd, log2
 from pathlib import Path
 
@@ -60,25 +60,21 @@ def read_traces(
     traces = []
     for path in paths:
         with open_inputs(path, limits) as readers:
-            wanted = of_form(readers, lambda head: _reader_of(head) is not None, "a trace", told, _WANTED)
-            traces += [trace for reader in wanted if (trace := _read(reader, limits))]
+            traces += [_read(reader, limits) for reader in of_form(readers, _recognises, "a trace", told, _WANTED)]
     return traces
 
 
-def _reader_of(head: bytes) -> Callable[[CappedReader, ReadLimits], Trace] | None:
+def _recognises(head: bytes) -> bool:
+    is_trace = execution_trace.recognises(head) or kineto.recognises(head)
+    return is_trace or nccl_log.looks_like(head.decode("utf-8", "replace"))
+
+
+def _read(reader: CappedReader, limits: ReadLimits) -> Trace:
+    head = reader.peek()
     if execution_trace.recognises(head):
-        return execution_trace.read
+        return execution_trace.read(reader, limits)
     if kineto.recognises(head):
-        return kineto.read
-    return _of_nccl if nccl_log.looks_like(head.decode("utf-8", "replace")) else None
-
-
-def _read(reader: CappedReader, limits: ReadLimits) -> Trace | None:
-    read = _reader_of(reader.peek())
-    return read(reader, limits) if read else None
-
-
-def _of_nccl(reader: CappedReader, limits: ReadLimits) -> Trace:
+        return kineto.read(reader, limits)
     found = nccl_log.version(reader, limits)
     return Trace(reader.file, versions={"nccl": found} if found else {})
 
@@ -88,23 +84,26 @@ def describe_files(
 ) -> Descriptor:
     """The descriptor of one workload, from the traces of some of its ranks and steps; `told` hears of odd inputs."""
     traces = read_traces(paths, limits, told)
-    for one, other in _strangers(traces):
-        told(f"{other} and {one} share no part of their structure: this describes both as one workload")
+    known = [(trace.file, sizes) for trace in traces if (sizes := _sizes(trace))]
+    for file, sizes in known:
+        if sizes.isdisjoint(known[0][1]):
+            told(f"{known[0][0]} and {file} look like two models, and are described as one workload")
     return describe(traces)
 
 
-def _strangers(traces: Sequence[Trace]) -> Iterator[tuple[str, str]]:
-    """Files whose structure is whole and has nothing of the first such one's."""
-    weights = {trace.file: _weights(trace.calls) for trace in traces}
-    whole = [trace for trace in traces if not _lacks([trace], trace.calls, weights[trace.file])]
-    structures = [(trace.file, _structure(trace.calls, weights[trace.file])) for trace in whole]
-    yield from ((file, structures[0][0]) for file, parts in structures if parts.isdisjoint(structures[0][1]))
+def _sizes(trace: Trace) -> set[Operator]:
+    """What tells the sizes of a trace's model; nothing where it lacks something."""
+    weights = _weights(trace.calls)
+    is_whole = not _lacks([trace], trace.calls, weights)
+    return {part for part in _structure(trace.calls, weights) if part[1]} if is_whole else set()
 
 
 def describe(traces: Sequence[Trace]) -> Descriptor:
     """The descriptor of one workload, from traces of some of its ranks and steps; NothingToDescribe without a call."""
     calls = sum((trace.calls for trace in traces), Counter[Call]())
-    if not any(_tells(call.name) for call in calls) and not any(map(_replayed, traces)):
+    ran = {call.name for call in calls}
+    ran |= {kernel for trace in traces for kernel in trace.kernels if ran and is_compiled(kernel)}
+    if not any(is_part_of_a_model(name) or is_compiled(name) for name in ran) and not any(map(_replayed, traces)):
         raise NothingToDescribe(f"no operator in {', '.join(trace.file for trace in traces) or 'no input'}")
     weights = _weights(calls)
     shapes = {dims for (_, dims) in weights} | {dims[::-1] for (_, dims) in weights}
@@ -134,10 +133,6 @@ def _lacks(traces: Sequence[Trace], calls: Iterable[Call], weights: Mapping[tupl
     return () if any(name in table().heavy for name, _ in weights) else ("weights",)
 
 
-def _tells(operator: str) -> bool:
-    return is_part_of_a_model(operator) or is_compiled(operator)
-
-
 def _replayed(trace: Trace) -> bool:
     """Whether graphs ran whose operators are not in the trace."""
     return trace.graph_launches > 0 and not trace.graph_captures
@@ -157,8 +152,9 @@ def _counts(traces: Sequence[Trace], calls: Mapping[Call, int], lacks: Sequence[
     elif any(name in table().weights for name in found):
         found = Counter({name: count for name, count in found.items() if name in table().weights})
     else:
-        chosen = is_part_of_a_model if any(map(is_part_of_a_model, found)) else is_compiled
-        found = Counter({name: count for name, count in found.items() if chosen(name)})
+        of_model = Counter({name: count for name, count in found.items() if is_part_of_a_model(name)})
+        compiled = Counter({name: count for name, count in found.items() if is_compiled(name)})
+        found = of_model or compiled or sum((trace.kernels for trace in traces), Counter[str]())
     divisor = gcd(*found.values())
     return tuple((name, count // divisor) for name, count in sorted(found.items()))
 

@@ -1,6 +1,10 @@
 """The provider's graph of its fabric, from four formats, and paths between nodes with their health."""
 
+import bz2
+import gzip
 import json
+import lzma
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -136,6 +140,33 @@ def test_ibnetdiscover_gives_both_ends_of_each_cable_once(tmp_path: Path) -> Non
     assert route.title.endswith("on rail 0")
     assert [hop.name for hop in route.hops if hop.kind == "switch"] == ["leaf1", "one of spine1, spine2", "leaf2"]
     assert route.limits == ("which of several equal ways a flow takes",)
+
+
+WILD = Path(__file__).resolve().parents[1] / "wild"
+
+
+def test_hosts_whose_cards_are_counted_have_the_rails_of_those_that_name_them(tmp_path: Path) -> None:
+    counted, named = (load_fabric([WILD / f"ibnetdiscover_{form}.txt"], Inventory()) for form in ("hca", "mlx5"))
+    assert counted == named
+    assert [route.title for route in routes(counted, "n1", "n2", NONE)] == [
+        "n1 to n2 on rail 0",
+        "n1 to n2 on rail 1",
+    ]
+    text = (WILD / "ibnetdiscover_mlx5.txt").read_text()
+    mixed = text.replace("n2 mlx5_0", "n2 HCA-1").replace("n2 mlx5_1", "n2 HCA-2")
+    assert fabric(tmp_path, fabric_txt=mixed) == named
+
+
+@pytest.mark.parametrize(("ending", "pack"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress)])
+def test_files_about_a_fabric_may_be_packed(ending: str, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    for name, text in (("fabric.txt", IB), ("gpu-1.json", json.dumps(ONE)), ("tree.conf", "SwitchName=leaf Nodes=a,b")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / f"{name}.{ending}").write_bytes(pack(text.encode()))
+        packed = load_fabric([tmp_path / f"{name}.{ending}"], Inventory())
+        assert packed == load_fabric([tmp_path / name], Inventory())
+    (tmp_path / "packed.zst").write_bytes(b"\x28\xb5\x2f\xfd\x04\x00")
+    with pytest.raises(FabricError, match="a zstd file; unpack it"):
+        load_fabric([tmp_path / "packed.zst"], Inventory())
 
 
 def test_lldp_of_either_form(tmp_path: Path) -> None:

@@ -96,6 +96,35 @@ def test_events_come_alone_or_together() -> None:
     assert [(node, start) for node, start, _end, _kind in shown(together)] == [("n1", 1.0), ("n2", 2.0)]
 
 
+def as_stored(event: str, hours: float) -> dict[str, Any]:
+    """As MongoDB keeps it: names in small letters, and seconds since 1970."""
+    keys = {name.lower(): value for name, value in json.loads(event).items()}
+    seconds = int((HOUR + hours) * 3600)
+    stored = {**keys, "generatedtimestamp": {"seconds": seconds, "nanos": 0}}
+    return {"_id": "1", "createdAt": {"$date": time(hours)}, "healthevent": stored, "healtheventstatus": {}}
+
+
+def as_cloud_event(event: str) -> dict[str, Any]:
+    return {"specversion": "1.0", "id": "1", "source": "cluster", "type": "health-event", "data": json.loads(event)}
+
+
+def test_events_are_read_out_of_cloud_events_and_as_they_are_stored() -> None:
+    pair = an_event(1.0), an_event(3.5, healthy=True)
+    expected = [("n1", 1.0, 3.5, "GPU/GpuXidError")]
+    clouded = [json.dumps(as_cloud_event(one)) for one in pair]
+    stored = [as_stored(one, hours) for one, hours in zip(pair, (1.0, 3.5), strict=True)]
+    assert shown(*clouded) == expected
+    assert shown(f"[{','.join(clouded)}]") == expected
+    assert shown(*map(json.dumps, stored)) == expected
+    assert shown(json.dumps(stored)) == expected
+    of_changes = {"operationType": "insert", "fullDocument": stored[0]}
+    assert shown(json.dumps(of_changes)) == [("n1", 1.0, None, "GPU/GpuXidError")]
+    snake = json.dumps({"node_name": "n1", "check_name": "c", "generated_timestamp": time(1.0), "is_fatal": True})
+    assert shown(snake) == [("n1", 1.0, None, "c")]
+    (row,) = read_outages(Path(__file__).parent / "kubernetes" / "nvsentinel_cloudevent.json").rows.rows()
+    assert (row[0], row[3]) == ("node-3", "GPU/XID_ERROR_48")
+
+
 # ---- Kubernetes ------------------------------------------------------------------------------------------------------
 
 

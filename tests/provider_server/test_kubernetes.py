@@ -23,9 +23,10 @@ from federation.runtime.settings import BadSettings
 from federation.transport.certificates import make_certificate
 from provider_server.cli import app
 from provider_server.fleet.leases import Lease
+from provider_server.intake.kubernetes import follow
 from provider_server.intake.kubernetes.api import Api, ApiRefused, Server, VersionGone
 from provider_server.intake.kubernetes.follow import STATE, Follower, Watches, watching
-from provider_server.intake.kubernetes.gangs import Cluster
+from provider_server.intake.kubernetes.gangs import Cluster, standing
 from provider_server.intake.kubernetes.objects import (
     GROUP_SIZE,
     PATHS,
@@ -37,7 +38,7 @@ from provider_server.intake.kubernetes.objects import (
     Workload,
     read_as,
 )
-from provider_server.intake.recorder import LeaseRecorder, Recorded
+from provider_server.intake.recorder import OPEN_H, LeaseRecorder, Recorded
 from provider_server.settings import Kubernetes
 from tenant_client.run.run_directory import LEASE_KEY, lease_of_start
 from tests import needs
@@ -239,6 +240,101 @@ def test_what_kueue_evicts_is_requeued_and_its_limit_is_the_planned_end(play: Pl
     assert play.hours("pod", "uid-a") == (0.0, 0.4)
 
 
+# ---- one tenant's object beside those of others ----------------------------------------------------------------------
+
+
+ODD_PODS = {
+    "a size that is no number": a_pod("odd", annotations={GROUP_SIZE: "²"}),
+    "a size of many digits": a_pod("odd", annotations={GROUP_SIZE: "9" * 5000}),
+    "a restart that is no number": a_pod(
+        "odd", labels={"jobset.sigs.k8s.io/jobset-uid": "s", "jobset.sigs.k8s.io/restart-attempt": "³"}
+    ),
+    "a deadline in ten thousand years": a_pod("odd", deadline_s=300_000_000_000),
+    "a deadline beyond every float": a_pod("odd", deadline_s=10**400),
+    "a deadline before the start": a_pod("odd", deadline_s=-5),
+    "a start before 1970": a_pod("odd", start_h=-1e6),
+}
+
+
+@pytest.mark.parametrize("what", ODD_PODS)
+def test_an_odd_pod_of_one_tenant_keeps_no_other_from_its_lease(what: str, play: Play) -> None:
+    cluster = Cluster()
+    for one in (ODD_PODS[what], a_pod("b", "n2")):
+        cluster.see(Pod, read_as(Pod, json.dumps(one).encode()), is_gone=False)
+    assert Recorded.BEGUN in play.follower.look(cluster, START)
+    assert play.lease("pod", "uid-b") is not None
+
+
+def test_a_deadline_that_nobody_lives_to_see_is_no_planned_end(play: Play) -> None:
+    play.look(a_pod("a", deadline_s=300_000_000_000))
+    assert play.hours("pod", "uid-a") == (0.0, OPEN_H)
+
+
+def test_a_broken_gang_is_named_and_left_out(
+    play: Play, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever goes wrong with one, and nobody has thought of."""
+    whole = standing
+
+    def broken(gang: Gang, *rest: Any) -> Any:
+        return 1 // 0 if gang.uid == "uid-a" else whole(gang, *rest)
+
+    monkeypatch.setattr(follow, "standing", broken)
+    for _ in range(2):
+        play.look(a_pod("a"), a_pod("b", "n2"))
+    assert play.lease("pod", "uid-b") is not None
+    (said,) = [one.message for one in caplog.records if "not recorded" in one.message]
+    assert "team/a" in said
+    assert "ZeroDivisionError" in said
+
+
+def of_two(scene: Scene) -> Play:
+    """A follower of two tenants, each with a namespace; the other one is not enrolled."""
+    settings = Kubernetes(namespaces={"team": scene.tenant, "rival": "ff" * 16})
+    return Play(scene, Follower(LeaseRecorder(scene.provider, scene.home), scene.home, SECRET, settings))
+
+
+def test_labels_of_another_namespace_take_no_lease_and_move_no_end(scene: Scene) -> None:
+    play = of_two(scene)
+    labels = {"batch.kubernetes.io/controller-uid": "job-1", "batch.kubernetes.io/job-completion-index": "0"}
+    own = a_pod("a", labels=labels, owner="job-1")
+    taking = a_pod("x", "n2", namespace="rival", labels=labels, owner="job-1")
+    evicting = a_workload("job-1", evicted=True, limit_s=60)
+    evicting["metadata"] |= {"namespace": "rival", "uid": "of-rival"}
+    job = a_job("job-1", 1, activeDeadlineSeconds=7200)
+    assert play.look(job, taking, own, evicting) == [Recorded.BEGUN]
+    assert play.hours("job", "job-1") == (0.0, 2.0)
+    lease = play.lease("job", "job-1")
+    assert lease is not None
+    assert lease.nodes == 1
+    assert play.look(job, taking, evicting, hours=1.0) == [Recorded.ENDED]
+
+
+def test_a_state_of_an_older_version_is_continued(play: Play) -> None:
+    play.look(a_pod("a"))
+    file = play.scene.home / STATE
+    kept = json.loads(file.read_bytes())
+    (running,) = kept["running"].values()
+    del running["namespace"]
+    file.write_text(json.dumps({**kept, "running": {"pod/uid-a/0": running}}))
+    again = Play(play.scene, follower_of(play.scene))
+    assert again.look(a_pod("a"), hours=1.0) == []
+    assert again.look(a_pod("a", phase="Failed", end_h=2.5), hours=3.0) == [Recorded.ENDED]
+    assert again.hours("pod", "uid-a") == (0.0, 2.5)
+
+
+def test_an_object_that_cannot_be_read_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fake = FakeApi()
+    fake.put(a_pod("a"))
+    fake.objects["Pod"]["uid-b"] = a_pod("b", deadline_s="soon")
+    with connected(fake, tmp_path) as (api, _):
+        assert [one.metadata.name for one in api.list(Pod).objects] == ["a"]
+    (said,) = [one.message for one in caplog.records if "left out" in one.message]
+    assert "Pod team/b" in said
+    with pytest.raises(DecodeError, match=r"Pod team-a/train-0 is none .*`uid`"):
+        read_as(Pod, (Path(__file__).parent / "kubernetes" / "pod_without_uid.json").read_bytes())
+
+
 # ---- breaks ----------------------------------------------------------------------------------------------------------
 
 
@@ -263,7 +359,7 @@ def test_a_node_without_a_context_is_said_once_and_tried_again(play: Play, caplo
     for _ in range(3):
         assert play.look(a_pod("a", "n9"), a_pod("b", "n2")) in ([Recorded.BEGUN], [])
     assert [record.message for record in caplog.records if "n9" in record.message] == [
-        "a lease of the cluster is not recorded: node n9 has no context"
+        "a lease of team/a is not recorded: node n9 has no context"
     ]
     assert play.lease("pod", "uid-a") is None
 

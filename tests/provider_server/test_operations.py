@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -39,6 +40,8 @@ from provider_server.rounds.planning import NothingToCount
 from provider_server.rounds.provider import WeekHeld
 from provider_server.rounds.schedule import BadWindow, Window
 from provider_server.settings import ProviderSettings, Rounds as RoundsTable
+from provider_server.store.claims import RoundsHeld
+from provider_server.store.round_store import LostStep
 from provider_server.week import MaskHolder, Stage
 from simulation.run.federation import Federation
 from simulation.run.local_grid import LocalGrid
@@ -439,6 +442,116 @@ def test_missed_weeks_are_held_oldest_first(running: Running) -> None:
     assert [rounds.step() for _ in range(4)] == [True, True, True, False]
     held = [(made.plan.start_hour, made.plan.end_hour) for made in running.federation.provider.releases()]
     assert held == list(WEEKS)
+
+
+def test_a_clock_that_was_ahead_for_one_look_blocks_no_week(running: Running) -> None:
+    rounds = running.rounds()
+    assert rounds.step()
+
+    def with_a_right_clock(number: int) -> Answerer:
+        def answer(query: Query, payload: bytes) -> bytes:
+            if query is Query.CONTRIBUTION:
+                raise PlanRefused("its window has not ended")
+            return running.federation.tenants[number].answer(query, payload)
+
+        return answer
+
+    running.now_hour = 5 * 168.0
+    running.link.answers = {number: with_a_right_clock(number) for number in range(TENANTS)}
+    assert not rounds.step()
+    ahead = running.federation.provider.unfinished()
+    assert ahead is not None
+    running.now_hour, running.link.answers = SETTLED, {}
+    assert not rounds.step()
+    assert running.federation.provider.unfinished() is None
+    running.now_hour = SETTLED + 168.0
+    assert rounds.step()
+    held = [made.plan for made in running.federation.provider.releases()]
+    assert [(plan.start_hour, plan.end_hour) for plan in held] == list(WEEKS[:2])
+    assert held[-1].round_id != ahead.plan.round_id
+
+
+def test_a_round_that_somebody_answered_is_not_withdrawn(running: Running) -> None:
+    rounds = running.rounds()
+    running.link.silent = {0, 1}
+    assert not rounds.step()
+    running.now_hour = 100.0
+    assert not rounds.step()
+    waiting = running.federation.provider.unfinished()
+    assert waiting is not None
+    assert len(waiting.contributors) == 2
+
+
+def test_what_a_clock_that_was_ahead_has_skipped_comes_again(idle: Running) -> None:
+    rounds = idle.rounds()
+    idle.now_hour = 3 * 168 + 30.0
+    while rounds.step():
+        pass
+    for number in range(TENANTS):
+        begin(idle.federation, number)
+        fail(idle.federation, number)
+    idle.now_hour = 100.0
+    assert not rounds.step()
+    idle.now_hour = SETTLED
+    assert rounds.step()
+    assert [made.plan.start_hour for made in idle.federation.provider.releases()] == [0]
+
+
+# ---- two providers on one store --------------------------------------------------------------------------------------
+
+HOLDING = """
+import sys, time
+from pathlib import Path
+from provider_server.store.store import Store
+with Store(Path(sys.argv[1]), create=False).claim.held():
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@contextmanager
+def another_process(store: Path) -> Iterator[subprocess.Popen[str]]:
+    """One that holds a round on the store."""
+    with subprocess.Popen([sys.executable, "-c", HOLDING, str(store)], stdout=subprocess.PIPE, text=True) as holding:
+        try:
+            assert holding.stdout is not None
+            assert holding.stdout.readline() == "held\n"
+            yield holding
+        finally:
+            holding.kill()
+
+
+def test_while_one_process_holds_a_round_another_is_told_which_one_does(
+    running: Running, tmp_path: Path, records: pytest.LogCaptureFixture
+) -> None:
+    rounds = running.rounds()
+    with another_process(tmp_path / "provider/provider.db") as holding:
+        named = rf"another process holds a round on this store: process {holding.pid} on \S+, since 2"
+        with pytest.raises(RoundsHeld, match=named):
+            rounds.hold(None)
+        with pytest.raises(RoundsHeld):
+            rounds.give_up()
+        assert not rounds.step()
+        (event,) = events(records, "step")
+        assert (event["error"], running.link.runs) == ("RoundsHeld", 0)
+        assert "stop one of the two" in event["hint"]
+        assert running.value("pharoah_rounds_total", outcome="refused") is None
+    assert rounds.step()  # the other one was killed, and could not give its claim back
+
+
+def test_two_that_plan_at_once_open_one_round(tmp_path: Path) -> None:
+    grounds = Grounds.founded(tmp_path, TENANTS)
+    with grounds.opened(tmp_path) as federation, closing(grounds.provider(tmp_path)) as second:
+        for number in range(TENANTS):
+            begin(federation, number)
+        first = federation.provider
+        for tenant in federation.tenants:
+            first.register(tenant.answer(Query.REGISTRATIONS, first.registration_request(WEEKS[0])))
+        plans = [one.plan(WEEKS[0]) for one in (first, second)]
+        opened = first.open_round(plans[0])
+        with pytest.raises(LostStep, match=f"another process has opened round {opened.plan.round_id}"):
+            second.open_round(plans[1])
+        assert len(first.waiting()) == 1
 
 
 def test_a_release_that_was_not_published_is_published(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

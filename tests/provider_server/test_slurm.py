@@ -7,7 +7,10 @@ Accounts and users were renamed, and steps and resources left out.
 
 import copy
 import json
+import lzma
 import shutil
+import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -32,7 +35,8 @@ from provider_server.settings import Leases
 from tenant_client.run.run_directory import LEASE_KEY, lease_name
 from tests.support.federations import Grounds
 
-SAID = json.loads((Path(__file__).parent / "slurm/sacct-22.05.8.json").read_text())
+FOLDER = Path(__file__).parent / "slurm"
+SAID = json.loads((FOLDER / "sacct-22.05.8.json").read_text())
 RUNS, REQUEUED, SUSPENDED, HET = 6, 6, 10, (4, 5)
 STARTED = {1, 2, 3, 4, 5, 6, 7, 8, 10}
 
@@ -141,6 +145,50 @@ def test_the_newer_schema_tells_the_same() -> None:
     endless["jobs"][-1]["state"]["current"] = ["RUNNING", "REQUEUE"]
     assert one(SUSPENDED, answer=endless).limit_s is None
     assert one(SUSPENDED, answer=endless).is_requeued
+
+
+def test_a_job_that_is_over_without_an_end_ended_after_what_elapsed() -> None:
+    (failed,) = read_starts((FOLDER / "sacct_node_fail_end_0.json").read_bytes())
+    assert failed.end_s == 1782000000 + 20615
+    untold: Counter[str] = Counter()
+    answer = changed(SUSPENDED, end=0, state="NODE_FAIL")
+    del answer["jobs"][-1]["time"]["elapsed"]
+    assert SUSPENDED not in {start.job for start in read_starts(json.dumps(answer).encode(), untold)}
+    assert "job 10: NODE_FAIL, and neither its end nor what elapsed is told" in untold
+
+
+ODD: dict[str, Any] = {
+    "a time of the year 11476": {"time": {"start": 300_000_000_000}},
+    "a time before 1970": {"time": {"start": -5}},
+    "a time beyond every float": {"time": {"start": 10**400}},
+    "time suspended for ever": {"time": {"start": 1, "suspended": 10**400}},
+    "an end in the year 11476": {"time": {"start": 1, "end": 300_000_000_000}},
+    "no number as a job": {"job_id": "²"},
+    "a job of many digits": {"job_id": 10**4500},
+    "a list of hosts without end": {"nodes": "n[0-9999999999][x]"},
+    "a list of nothing but brackets": {"nodes": "[" * 100_000},
+    "no account": {"account": 4},
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+def test_an_odd_job_keeps_no_other_from_its_lease(
+    what: str, grounds: Grounds, provider: Provider, tmp_path: Path
+) -> None:
+    answer = copy.deepcopy(SAID)
+    sys.set_int_max_str_digits(0)
+    odd = {**answer["jobs"][0], "job_id": 77, **ODD[what]}
+    told = json.dumps({**answer, "jobs": [odd, *answer["jobs"]]}).encode()
+    sys.set_int_max_str_digits(4300)
+    left_out: Counter[str] = Counter()
+    recorder = LeaseRecorder(provider, tmp_path / "provider", CONTEXTS)
+    seen = follow(provider, recorder, bytes(32), {"lab-a": tenant(grounds)}, read_starts(told, left_out), 5e5 * 3600)
+    assert len(seen.changes) == len(STARTED)
+    assert [why for why in left_out + seen.left_out if why.startswith(("job 77: ", "job ²: ", "job ?: "))]
+
+
+def test_a_limit_of_centuries_is_none() -> None:
+    assert one(SUSPENDED, answer=changed(SUSPENDED, limit=4_294_967_000)).limit_s is None
 
 
 @pytest.mark.parametrize(
@@ -351,7 +399,16 @@ def test_the_verb_reads_a_file_and_tells_what_changed(
     saved.write_text(json.dumps(SAID))
     rows = json.loads(CliRunner().invoke(app, ["slurm", str(saved), "--home", str(home), "--json"]).stdout)
     assert {row["job"] for row in rows} == STARTED - {3}
+    saved.write_bytes(lzma.compress(saved.read_bytes()))
     again = CliRunner().invoke(app, ["slurm", str(saved), "--home", str(home)])
     assert again.exit_code == 0
     assert again.stdout == ""
     assert "lab-b" in again.stderr
+    assert f"nothing recorded: {len(STARTED)} starts known and unchanged, 2 records left out" in again.stderr
+    nodeless = CliRunner().invoke(app, ["slurm", str(FOLDER / "sacct_no_nodes.json"), "--home", str(home)])
+    assert "nothing recorded: 0 starts known and unchanged, 1 record left out" in nodeless.stderr
+    assert "left out: 1 record: it was never given nodes" in nodeless.stderr
+    saved.write_text("JobID|State\n1|COMPLETED\n")
+    other = CliRunner().invoke(app, ["slurm", str(saved), "--home", str(home)])
+    assert other.exit_code == 2
+    assert "text: not what `sacct --json` prints" in other.stderr

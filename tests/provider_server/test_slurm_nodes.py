@@ -1,12 +1,19 @@
 """Nodes that Slurm had down or drained, as outages, from what `sacctmgr` of Slurm 22.05.8 prints."""
 
+import bz2
+import gzip
+import json
+import lzma
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from provider_server.analysis.recurrent import are_failures
 from provider_server.fleet.outage_files import UnusableOutages, read_outages
 from provider_server.fleet.slurm_nodes import kind_of
 
+SLURM = Path(__file__).parent / "slurm"
 HEADER = "NodeName|TimeStart|TimeEnd|State|Reason|User\n"
 EVENTS = (
     HEADER
@@ -58,7 +65,18 @@ def test_a_time_that_is_none_is_refused(tmp_path: Path) -> None:
         ("Prolog error", "software"),
         ("gres/gpu count reported lower than configured (7 < 8)", "hardware/gpu"),
         ("NHC: check_nv_healthmon: GPU 3 fell off the bus", "hardware/gpu"),
-        ("Low RealMemory (reported:1000 < 100.00% of configured:2000)", "hardware/memory"),
+        ("gres/gpu count repor", "hardware/gpu"),  # as `sinfo -R` cuts it off
+        ("Low RealMemory (reported:1000 < 100.00% of configured:2000)", "configuration"),
+        ("Low socket*core*thread count, Low CPUs", "configuration"),
+        (
+            "gres/gpu GRES core specification 0-3 doesn't match socket boundaries. (Socket 0 is",
+            "configuration",
+        ),
+        ("gres/gpu GRES core s", "configuration"),
+        ("gres/gpu count changed and jobs are using them (8 != 4)", "configuration"),
+        ("node unexpected reboot", "node lost"),
+        ("Sanity Check Failed", "health check"),
+        ("NHC: check_ps_unauth_users", "health check"),
         ("NHC: check_fs_mount: /scratch not mounted", "hardware/storage"),
         ("PSU 2 lost", "hardware/other"),
         ("Reboot ASAP", "maintenance"),
@@ -69,3 +87,103 @@ def test_a_time_that_is_none_is_refused(tmp_path: Path) -> None:
 )
 def test_kinds_of_reasons(reason: str, kind: str) -> None:
     assert kind_of(reason) == kind
+
+
+# ---- what Slurm shows of nodes now -----------------------------------------------------------------------------------
+
+SHOWN = """NodeName=n1 Arch=x86_64 CoresPerSocket=8
+   State=IDLE+DRAIN ThreadsPerCore=1 TmpDisk=0 Weight=1
+   Reason=Xid 79 on GPU 3 [root@2026-11-23T21:09:08]
+
+NodeName=n2 Arch=x86_64 CoresPerSocket=8
+   State=IDLE ThreadsPerCore=1 TmpDisk=0 Weight=1
+
+NodeName=n3 Arch=x86_64
+   State=DOWN+POWERED_DOWN Reason=idle [slurm@2026-11-23T21:09:08]
+"""
+BY_SINFO = {  # of data parser v0.0.40
+    "sinfo": [
+        {
+            "node": {"state": ["DOWN"]},
+            "nodes": {"nodes": ["n1", "n2"]},
+            "reason": {"description": "Not responding", "time": {"set": True, "infinite": False, "number": 1795467000}},
+        },
+        {"node": {"state": ["IDLE"]}, "nodes": {"nodes": ["n3"]}, "reason": {"description": "", "time": 0}},
+    ]
+}
+BY_SCONTROL = {
+    "nodes": [
+        {"name": "n1", "state": ["IDLE", "DRAIN"], "reason": "Xid 79", "reason_changed_at": 1795467000},
+        {"name": "n2", "state": ["IDLE"], "reason": "", "reason_changed_at": {"set": True, "number": 0}},
+        {"name": "n3", "state": "down", "state_flags": [], "reason": "", "reason_changed_at": 0},
+        {"name": 4},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        (SHOWN, {"n1": "hardware/gpu/Xid 79 on GPU 3"}),
+        (json.dumps(BY_SINFO), dict.fromkeys(("n1", "n2"), "node lost/Not responding")),
+        (json.dumps(BY_SCONTROL), {"n1": "hardware/gpu/Xid 79"}),
+    ],
+)
+def test_nodes_that_are_out_now_are_outages_that_last(text: str, nodes: dict[str, str], tmp_path: Path) -> None:
+    found = read_outages(written(tmp_path, text))
+    assert dict(found.rows.select("node", "kind").rows()) == nodes
+    assert found.rows["end_h"].null_count() == len(nodes)
+
+
+def test_a_node_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    found = read_outages(written(tmp_path, json.dumps(BY_SCONTROL)))
+    assert found.left_out == (
+        "node n3: nothing tells since when it is out",
+        "node 4: Expected `str`, got `int` - at `$.name`",
+    )
+
+
+def test_files_as_people_have_them() -> None:
+    told = read_outages(SLURM / "slurm_nodes.json").rows
+    assert told.rows() == [("n1", pytest.approx(1782000000 / 3600), None, "software/Kill task failed")]
+    listed = read_outages(SLURM / "sinfo_R.txt").rows
+    assert listed.height == 3 + 5 + 6 + 11 + 4
+    assert set(listed["kind"]) == {
+        "unknown/issue-5894",
+        "hardware/gpu/gres gpu count repor",
+        "configuration/gres gpu GRES core s",
+    }
+    of_reasons = read_outages(SLURM / "slurm_reasons.txt")
+    kinds = {node: kind.rpartition("/")[0] for node, kind in of_reasons.rows.select("node", "kind").rows()}
+    assert [node for node, kind in kinds.items() if kind == "hardware/gpu"] == ["gpu006"]
+    failing = of_reasons.rows.filter(are_failures(()))["node"]
+    assert not {"gpu005", "gpu007", "gpu008", "gpu012", "gpu014"} & set(failing)
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "hint"),
+    [
+        ("   Cluster        NodeName           TimeStart\n ---\n", "for a person", "sacctmgr -P"),
+        ("PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n", "without reasons", "sinfo -R"),
+        ("apiVersion: v1\nitems:\n- kind: Node\n", "YAML", "-o json"),
+        ("NAME   STATUS   ROLES    AGE   VERSION\nn1     Ready    <none>   1d   v1.34\n", "for a person", "-o json"),
+        ("hello\n", "is text: it has no columns", "see docs/hazard.md"),
+        ("PK\x03\x04 cut", "broken archive", ""),
+        ('{"some": 1}', "nodes of Kubernetes or Slurm", "docs/hazard.md"),
+    ],
+)
+def test_a_form_that_tells_too_little_is_named(text: str, form: str, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(UnusableOutages, match=form) as refused:
+        read_outages(written(tmp_path, text))
+    assert hint in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("pack", [bz2.compress, lzma.compress, gzip.compress, "\ufeff{}".format, "utf-16"])
+def test_a_list_is_read_however_it_is_packed(pack: Any, tmp_path: Path) -> None:
+    file = tmp_path / "events"
+    if pack == "utf-16":
+        file.write_text(EVENTS, encoding="utf-16")
+    else:
+        packed = pack(EVENTS if callable(pack) and pack.__name__ == "format" else EVENTS.encode())
+        file.write_bytes(packed.encode() if isinstance(packed, str) else packed)
+    assert read_outages(file).rows.height == 3

@@ -32,6 +32,7 @@ from provider_server.fleet.own_failures import OwnFailure
 from provider_server.rounds.round import Past, Round
 from provider_server.store import backup as backups
 from provider_server.store.backup import BadBackup, backup, restore, verify
+from provider_server.store.claims import RoundsHeld
 from provider_server.store.hint_store import NUMBERS, Draft
 from provider_server.store.migrations.upgrade import _LOCK, ForeignDatabase, NewerDatabase, NoStore, newest_version
 from provider_server.store.revocations import LIFETIME_S, SLACK_S
@@ -59,6 +60,7 @@ from tests.support.factories import (
     share_all,
 )
 from tests.support.postgres import Server
+from tests.support.waiting import until
 
 CANARY = "canary-51d0"
 ON_POSTGRESQL = pytest.mark.xdist_group("postgresql")
@@ -327,6 +329,57 @@ def test_a_tenants_leases_are_found_by_their_beginning_and_nobody_elses(store: S
 
 
 # ---- rounds --------------------------------------------------------------------------------------------------------
+
+
+def test_one_holds_the_claim_and_another_is_told_who_until_it_ends(place: NewPlace) -> None:
+    where = place("provider")
+    holding = "import sys, time; from pathlib import Path; from provider_server.store.store import Store\n"
+    holding += "where = sys.argv[1] if '://' in sys.argv[1] else Path(sys.argv[1])\n"
+    holding += "with Store(where, create=False).claim.held(): print('held', flush=True); time.sleep(600)"
+    with closing(Store(where)) as one, closing(Store(where)) as other:
+        with (
+            one.claim.held(),
+            pytest.raises(RoundsHeld, match=rf"process {os.getpid()} on \S+, since 2"),
+            other.claim.held(),
+        ):
+            raise AssertionError("both hold it")
+        with subprocess.Popen(
+            [sys.executable, "-c", holding, str(where)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            with pytest.raises(RoundsHeld, match=f"process {process.pid} "), one.claim.held():
+                raise AssertionError("both hold it")
+            process.kill()
+
+        def is_free() -> bool:
+            try:
+                with one.claim.held():
+                    return True
+            except RoundsHeld:
+                return False
+
+        until(is_free)
+
+
+def test_of_two_rounds_that_are_opened_at_once_one_is_refused(place: NewPlace) -> None:
+    where = place("provider")
+    with closing(Store(where)) as one, closing(Store(where)) as other, ThreadPoolExecutor(2) as threads:
+        added = [
+            threads.submit(store.rounds.add, name, RoundState.COLLECTING, b"plan", alone=True)
+            for store, name in ((one, ROUND), (other, ROUND_UNDER_WAY))
+        ]
+        assert [type(of.exception()) for of in added].count(LostStep) == 1
+        assert len(one.rounds.rounds()) == 1
+
+
+def test_a_round_is_withdrawn_only_while_nobody_has_contributed(store: Store) -> None:
+    store.rounds.add(ROUND, RoundState.COLLECTING, b"plan")
+    store.rounds.add_contribution(ROUND, keys().tenant_id(0), b"mine")
+    assert not store.rounds.withdraw(ROUND)
+    store.rounds.add(ROUND_UNDER_WAY, RoundState.ENDORSING, b"plan")
+    assert not store.rounds.withdraw(ROUND_UNDER_WAY)
+    assert len(store.rounds.rounds()) == 2
 
 
 def test_a_round_is_kept_once_and_rounds_come_in_order(store: Store) -> None:

@@ -24,6 +24,22 @@ MENDED = [
     ("scenario", b"x = " + b"9" * 5000),  # ValueError: tomllib hands on int's limit of 4300 digits
     ("scenario", b"x = " + b"[" * 5000),  # RecursionError
     ("policy", b"x = " + b"[" * 5000),  # RecursionError
+    (
+        "diagnosis",
+        b"Root Cause (first observed failure):\n  rank      : 1 (local_rank: 1)\n  exitcode  : --5 (pid: 7)\n",
+    ),
+    (
+        "diagnosis",
+        b"[Mon Nov 99999999999 12:00:01 2026] NVRM: Xid (PCI:0000:3b:00): 79, fallen off\n" * 3,
+    ),  # OverflowError
+    ("hostlist", b"n[0-9999999999][x]"),  # it walked ten thousand million numbers
+    ("fabric", b'Switch\t41 "S-e8eb"\t# "leaf1"\n[' + b"9" * 5000 + b']\t"H-b8ce"[1]\n'),
+    ("lease-event", b'{"event":"end","lease":"' + b"0a" * 16 + b'","at":"9999-12-31T23:59:59-12:00"}'),
+    (
+        "outages",
+        b'{"items":[{"metadata":{"name":"n"},"status":{"conditions":[{"type":"Ready","status":"False",'
+        b'"lastTransitionTime":"0001-01-01T00:00:00"}]}}]}',
+    ),
     ("lessons", b'{"version": 1, "lessons": {"\\ud800 x": "nvlink_error"}}'),  # UnicodeEncodeError, at saving
 ]
 

@@ -41,6 +41,32 @@ def test_restarts_of_one_lease_are_numbered_and_explained(connection: Connection
     assert reasons(connection) == [(12.0, 2.0, "ecc_error")]
 
 
+@pytest.mark.parametrize(
+    ("domain", "counted"), [("", "connection_error"), ("infrastructure", "connection_error"), ("script", "unknown")]
+)
+def test_a_failure_of_ones_own_is_not_counted_against_the_infrastructure(
+    connection: Connection, domain: str, counted: str
+) -> None:
+    attempts = Attempts(connection)
+    attempts.begin("a", 10 * HOUR_S)
+    attempts.end("a", 1, AttemptState.FAILED, 12 * HOUR_S, exit_code=1)
+    attempts.explain("a", 1, AttemptCause("connection_error", domain=domain, advice="Look at your server."))
+    attempts.count("a", 1)
+    assert reasons(connection) == [(12.0, 2.0, counted)]
+    assert (attempts.list("a")[0].cause.domain, attempts.list("a")[0].cause.advice) == (domain, "Look at your server.")
+
+
+def test_an_attempt_of_an_older_home_has_no_words_of_its_evidence(connection: Connection) -> None:
+    attempts = Attempts(connection)
+    attempts.begin("a", 10 * HOUR_S)
+    attempts.end("a", 1, AttemptState.FAILED, 12 * HOUR_S, exit_code=1)
+    attempts.explain("a", 1, AttemptCause("connection_error", domain="script"))
+    connection.execute("DELETE FROM own_words")
+    attempts.count("a", 1)
+    assert attempts.list("a")[0].cause == AttemptCause("connection_error")
+    assert reasons(connection) == [(12.0, 2.0, "connection_error")]
+
+
 def test_the_age_counts_from_the_leases_start_not_the_attempts(connection: Connection) -> None:
     Journal(connection).add([Unit("a", 5.0, {"context": "token"})], [])
     attempts = Attempts(connection)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from federation.protocol.causes import CAUSES
+from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.toml_tables import BadTable
 from federation.runtime.reading import CappedReader, ReadLimits
 from tenant_client.sources.cues import Level, level_of, match_exception, match_line, parse, table
@@ -109,6 +109,43 @@ def test_codes_and_actions_are_those_of_nvidias_catalogue() -> None:
     } | {code: "" for code in XIDS if code > max(theirs)}
 
 
+# What CUDA's errors say (cudaGetErrorString) that only the program or its build can cause.
+OWN = (
+    "invalid argument", "invalid configuration argument", "invalid device ordinal", "invalid resource handle",
+    "invalid device function", "invalid device symbol", "invalid copy direction for memcpy",
+    "no kernel image is available for execution on the device", "device kernel image is invalid",
+    "no CUDA-capable device is detected", "CUDA driver is a stub library", "a PTX JIT compilation failed",
+    "PTX JIT compiler library not found", "the provided PTX was compiled with an unsupported toolchain.",
+    "too many resources requested for launch", "too many blocks in cooperative launch", "named symbol not found",
+    "peer access is not supported between these two devices", "peer access has not been enabled",
+    "pointer does not correspond to a registered memory region", "operation not permitted", "operation not supported",
+    "operation not permitted when stream is capturing", "capturing stream has unjoined work",
+    "operation failed due to a previous error during capture", "file not found", "initialization error",
+    "operation would make the legacy stream depend on a capturing blocking stream", "feature not yet implemented",
+    "launch would exceed maximum depth of nested launches", "OS call failed or operation not supported on this OS",
+    "the graph update was not performed because it included changes which violated constraints specific to it",
+    "one or more resources passed in are not valid resource types for the operation", "device not ready",
+)  # fmt: skip
+DEVICES = (
+    "unspecified launch failure", "uncorrectable ECC error encountered", "an illegal memory access was encountered",
+    "uncorrectable NVLink error detected during the execution", "hardware stack error", "unknown error",
+    "Invalid access of peer GPU memory over nvlink or a hardware error", "an illegal instruction was encountered",
+    "CUDA-capable device(s) is/are busy or unavailable", "system not yet initialized", "invalid program counter",
+    "the launch timed out and was terminated",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "own"), [*((one, True) for one in OWN), *((one, False) for one in DEVICES)])
+def test_cudas_errors_are_the_programs_or_the_devices_wherever_they_are_read(words: str, *, own: bool) -> None:
+    for cue in (
+        match_exception(f"torch.AcceleratorError: CUDA error: {words}", ()),
+        match_line(f"  what():  CUDA error: {words}", ("job",)),
+        match_line(f"Cuda failure 1 '{words}'", ("end",)),
+    ):
+        assert cue is not None
+        assert (cue.domain or REASONS[cue.reason].domain) == (Domain.FRAMEWORK if own else Domain.INFRASTRUCTURE)
+
+
 # ---- the gate ------------------------------------------------------------------------------------------------------
 
 
@@ -160,3 +197,11 @@ def test_a_word_across_the_edge_of_real_blocks_is_found() -> None:
     for shift in range(len(line)):
         data = b"\n" * ((1 << 20) - shift) + line
         assert hits(data, [], ReadLimits()) == [((1 << 20) - shift + 1, "a needle here")]
+
+
+@pytest.mark.parametrize(
+    "text", ["ok, 0 uncorrectable ECC errors", "Uncorrectable ECC error count: 0", "0 total CUDA error: x"]
+)
+def test_a_line_that_counts_none_says_nothing(text: str) -> None:
+    assert match_line(text, ("job", "end")) is None
+    assert match_line(text.replace("0", "10"), ("job", "end")) is not None

@@ -369,7 +369,7 @@ def test_files_that_are_no_traces_are_named(tmp_path: Path) -> None:
         (b'{"schema": 1}', "other JSON"),
     ):
         path.write_bytes(data)
-        with pytest.raises(SourceError, match=rf"notes\.json, byte 0: {form}: not a trace"):
+        with pytest.raises(SourceError, match=rf"notes\.json, byte 0: not a trace: {form}"):
             read_traces([path])
     path.write_bytes(profiled([GPT.step()]))
     with pytest.raises(SourceError, match="events"):

@@ -96,6 +96,7 @@ def test_a_signal_to_the_job_alone_came_from_somebody_unless_its_log_says_why() 
 )
 def test_only_the_kernel_and_nccl_name_a_device_or_a_link(reason: str, source: str, *, counted: bool) -> None:
     assert names_hardware(AttemptCause(reason), source) is counted
+    assert not names_hardware(AttemptCause(reason, domain="framework"), source)
 
 
 def test_what_the_job_started_is_the_jobs_own_doing() -> None:

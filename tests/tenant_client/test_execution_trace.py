@@ -34,6 +34,18 @@ def test_collectives_stand_in_the_order_of_their_ids() -> None:
     assert read_execution_trace(dumped(shuffled)).collectives == expected
 
 
+def test_an_operator_past_c10d_counts_once_however_deep_it_calls_others() -> None:
+    ops = [Op("vllm::all_reduce", ([4, 4], [])), Op("symm_mem::one_shot_all_reduce", ([4, 4],)), LINEAR]
+    ops += [Op("vllm::all_gather", ([8],)), Op("record_param_comms", ([8],)), Op("nccl:all_gather", ([8],))]
+    expected = [Collective("all_reduce", 0, 64, 0.0), Collective("all_gather", 0, 32, 5.0)]
+    for key in ("parent", "ctrl_deps"):
+        called = json.loads(nodes([ops]))
+        for inner, outer in ((1, 0), (4, 3), (5, 4)):
+            called["nodes"][inner][key] = outer
+        assert read_execution_trace(dumped(called)).collectives == expected
+    assert len(read_execution_trace(nodes([ops[:3]])).collectives) == 2
+
+
 def test_marks_of_iterations_are_found() -> None:
     steps = [[Op(f"ProfilerStep#{number}"), LINEAR] for number in range(3)]
     assert read_execution_trace(nodes(steps)).steps == [0, 2, 4]

@@ -9,7 +9,10 @@ from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, gather
 from tenant_client.sources.evidence import Role
 
 TABLE = Path(__file__).resolve().parents[1] / "logs" / "families.toml"
-MESSAGES = [(row["right"], row["text"]) for row in tomllib.loads(TABLE.read_text(encoding="utf-8"))["message"]]
+MESSAGES = [
+    (row["right"], row.get("domain"), row["text"])
+    for row in tomllib.loads(TABLE.read_text(encoding="utf-8"))["message"]
+]
 
 
 def diagnosed(text: str, folder: Path) -> Diagnosis:
@@ -19,9 +22,9 @@ def diagnosed(text: str, folder: Path) -> Diagnosis:
 
 
 @pytest.mark.parametrize(
-    ("right", "text"), MESSAGES, ids=[f"{number}-{right}" for number, (right, _) in enumerate(MESSAGES)]
+    ("right", "domain", "text"), MESSAGES, ids=[f"{number}-{row[0]}" for number, row in enumerate(MESSAGES)]
 )
-def test_a_message_names_its_reason_and_no_other(right: str, text: str, tmp_path: Path) -> None:
+def test_a_message_names_its_reason_and_no_other(right: str, domain: str | None, text: str, tmp_path: Path) -> None:
     found = diagnosed(text, tmp_path)
     if right == "symptom":
         assert found.root is not None
@@ -29,7 +32,7 @@ def test_a_message_names_its_reason_and_no_other(right: str, text: str, tmp_path
     elif right == "unknown":
         assert found.root is None or found.root.role is Role.SYMPTOM, found.sentence
     else:
-        assert found.reason == right, found.sentence
+        assert (found.reason, domain or found.domain) == (right, found.domain), found.sentence
 
 
 def test_what_a_job_went_on_after_is_no_last_word(tmp_path: Path) -> None:

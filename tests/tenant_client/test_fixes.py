@@ -72,6 +72,15 @@ def test_a_failure_may_become_none_and_a_stopped_job_one(home: Path) -> None:
     assert counted(home) == [(11.0, "value_error"), (13.0, "ecc_error")]
 
 
+def test_a_fix_drops_what_the_evidence_said_of_itself(home: Path) -> None:
+    with closing(open_database(home / "tenant.db")) as connection:
+        Attempts(connection).explain("lease-a", 1, AttemptCause("connection_error", domain="script", advice="Look."))
+    assert fixed(home, "lease", "nvlink_error", "--attempt", "1")[0] == 0
+    with closing(open_database(home / "tenant.db")) as connection:
+        cause = Attempts(connection).list("lease-a")[0].cause
+    assert (cause.reason, cause.domain, cause.advice) == ("nvlink_error", "", "")
+
+
 def test_what_was_counted_stays(home: Path) -> None:
     with closing(open_database(home / "tenant.db")) as connection:
         answered(connection, 0, 12)

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import example, given, strategies as st
 
+from federation.protocol.causes import Domain
 from federation.runtime.reading import CappedReader, ReadLimits, SourceError
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.job_log import Leftover, read
@@ -144,10 +145,33 @@ def test_carriage_returns_of_a_progress_bar_hide_nothing() -> None:
         "WARNING: retrying after ConnectionError(ProtocolError('Connection aborted.'))",
         "DataLoader worker processes: 8, killed: 0", "SBATCH --requeue on NODE_FAIL or PREEMPTED",
         "raise RuntimeError('CUDA error')", "export NCCL_DEBUG=WARN", "NCCL WARN NET/Plugin : Failed to find symbol",
+        "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 12020).",
+        "UserWarning: CUDA initialization: Unexpected error. Error 802: system not yet initialized",
+        "NVIDIA H100 with CUDA capability sm_90 is not compatible with the current PyTorch installation.",
+        "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected",
+        "[W socket.cpp:697] The client socket has failed to connect to [localhost]:29500 (errno: 111 - refused).",
+        "Watching for a spot interruption notice; a checkpoint is written when it is received",
+        "DeepEP: timeout set to 100 s", "No silent data corruption detected in 12 passes",
+        ">>> Weight hashes match after 1000 iterations...", "WARNING: gradient is not finite, skipping this step",
+        "amdgpu 0000:c3:00.0: amdgpu: no uncorrectable hardware errors detected in umc block",
+        "INFO: http://127.0.0.1:8080/health: Connection refused, attempt 1 of 30",
     ],
 )  # fmt: skip
 def test_words_alone_are_no_failure(text: str) -> None:
     assert [seen for seen in read(reader(f"{text}\nbye\nbye\nbye\nbye\n")) if seen.role is not Role.TEARDOWN] == []
+
+
+def test_a_warning_is_the_root_where_a_later_failure_is_what_it_warned_of() -> None:
+    old = (
+        "x.py:9: UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 12020).\n"
+    )
+    (seen,) = roots(old + raised("RuntimeError: No CUDA GPUs are available"))[:1]
+    assert (seen.reason, seen.line, seen.domain) == ("driver_mismatch", 1, Domain.FRAMEWORK)
+    arch = "NVIDIA H100 with CUDA capability sm_90 is not compatible with the current PyTorch installation.\n"
+    image = "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    (seen,) = roots(arch + raised(image))
+    assert (seen.reason, seen.line) == ("runtime_error", 1)
+    assert [one.line for one in roots(arch + raised("KeyError: 'x'"))] == [5]
 
 
 def test_a_failure_that_the_job_survived_is_forgotten_and_one_that_ended_it_is_not() -> None:

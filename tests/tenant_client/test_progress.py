@@ -68,7 +68,6 @@ def test_a_writer_overwrites_its_record_and_only_the_owner_can_read_it(tmp_path:
     writer = Writer(tmp_path, SOME)
     assert read(path) == SOME
     writer.update(121, "eval", None, 1.7e9 + 1, 2)
-    writer.close()
     assert read(path) == replace(SOME, step=121, phase="eval", loss=None, updated_at_s=1.7e9 + 1, evaluations=2)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.stat().st_size == SIZE
@@ -77,7 +76,7 @@ def test_a_writer_overwrites_its_record_and_only_the_owner_can_read_it(tmp_path:
 def test_the_next_attempt_takes_the_file_over_whatever_is_in_it(tmp_path: Path) -> None:
     (tmp_path / file_name(3)).write_bytes(b"x" * 1000)
     assert read(tmp_path / file_name(3)) is None
-    Writer(tmp_path, SOME).close()
+    Writer(tmp_path, SOME)
     assert read(tmp_path / file_name(3)) == SOME
 
 

@@ -55,26 +55,41 @@ def test_an_owners_lesson_and_an_unknown_cause_have_no_sureness() -> None:
     assert (taught.reason, sureness_of(taught)) == ("os_error", None)
 
 
-def test_more_cases_make_surer_and_wrong_ones_less_sure() -> None:
-    few, many = (parse(f"[traceback]\ncases = [{n}, {n}, {n}]\nreasons = {{}}")[Basis.TRACEBACK] for n in (3, 300))
-    assert few.share("key_error", 1) < 0.6 < 0.95 < many.share("key_error", 1) < 1
-    worse = parse("[traceback]\ncases = [300, 299, 300]\nreasons = { key_error = [4, 0, 4] }")[Basis.TRACEBACK]
-    assert worse.share("key_error", 1) < 0.6 < worse.share("type_error", 1)
-    assert worse.share("key_error", 2) > 0.95
+def least(right: int, n: int) -> float | None:
+    cases = [n, right, n]
+    return parse(f"[traceback]\ncases = {cases}\nfamilies = {{ script = {cases} }}")[Basis.TRACEBACK].share("script", 1)
+
+
+def test_the_share_is_that_of_which_so_many_right_cases_are_one_sample_of_twenty() -> None:
+    assert least(5, 5) == pytest.approx(0.05 ** (1 / 5), abs=1e-5)
+    assert least(27, 30) == pytest.approx(0.7614, abs=1e-4), "Clopper and Pearson's table for 3 of 30, one-sided"
+    assert least(0, 9) == pytest.approx(0.0, abs=1e-5)
+    assert least(290, 300) > least(97, 100) > least(29, 30)  # type: ignore[operator]
+
+
+def test_fewer_than_a_handful_of_cases_say_nothing_and_a_worse_kind_of_evidence_bounds_each_family() -> None:
+    assert least(4, 4) is None
+    text = "[traceback]\ncases = [300, 200, 300]\nfamilies = { script = [20, 20, 20], framework = [4, 4, 4] }"
+    shares = parse(text)[Basis.TRACEBACK]
+    assert shares.share("script", 1) == pytest.approx(0.62, abs=0.01)
+    assert shares.share("script", 2) == pytest.approx(0.05 ** (1 / 20), abs=1e-5)
+    assert sureness_of(diagnose([KEY]), {Basis.TRACEBACK: shares}) is not None
+    assert sureness_of(diagnose([replace(KEY, reason="runtime_error")]), {Basis.TRACEBACK: shares}) is None
+    assert shares.share("infrastructure", 1) is None
 
 
 def test_what_nobody_has_measured_is_not_sure_of_anything() -> None:
-    table = parse("[kernel_log]\ncases = [5, 5, 5]\nreasons = {}")
+    table = parse("[kernel_log]\ncases = [5, 5, 5]\nfamilies = {}")
     assert sureness_of(diagnose([KEY]), table) is None
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "[dream]\ncases = [1, 1, 1]\nreasons = {}", "[traceback]\ncases = [1, 2, 1]\nreasons = {}",
-        "[traceback]\ncases = [0, 0, 0]\nreasons = {}", "[traceback]\ncases = [1, 1]\nreasons = {}",
-        "[traceback]\ncases = [1, 1, -1]\nreasons = {}",
-        "[traceback]\ncases = [1, 1, 1]\nreasons = { bad_weather = [1, 1, 1] }",
+        "[dream]\ncases = [1, 1, 1]\nfamilies = {}", "[traceback]\ncases = [1, 2, 1]\nfamilies = {}",
+        "[traceback]\ncases = [0, 0, 0]\nfamilies = {}", "[traceback]\ncases = [1, 1]\nfamilies = {}",
+        "[traceback]\ncases = [1, 1, -1]\nfamilies = {}",
+        "[traceback]\ncases = [1, 1, 1]\nfamilies = { bad_weather = [1, 1, 1] }",
     ],
 )  # fmt: skip
 def test_a_table_that_cannot_be_is_refused(text: str) -> None:
@@ -85,8 +100,9 @@ def test_a_table_that_cannot_be_is_refused(text: str) -> None:
 def test_the_table_of_the_package_knows_the_commonest_bases_and_adds_up() -> None:
     assert {Basis.TRACEBACK, Basis.LOG_LINE, Basis.SEVERAL, Basis.LAUNCHER} <= set(TABLE)
     for basis, shares in TABLE.items():
-        sums = tuple(sum(counts[which] for counts in shares.reasons.values()) for which in range(3))
-        assert sums == shares.cases, basis
+        sums = [sum(counts[which] for counts in shares.families.values()) for which in range(3)]
+        assert all(one <= other for one, other in zip(sums, shares.cases, strict=True)), basis
+        assert basis is Basis.TRACEBACK or sums == list(shares.cases), "only of tracebacks some have no family"
 
 
 def test_cases_whose_decisive_lines_read_the_same_count_once() -> None:
@@ -97,5 +113,10 @@ def test_cases_whose_decisive_lines_read_the_same_count_once() -> None:
     judged = list(benchmark.distinct([one, other, wrong, unknown]))
     assert judged == [one, wrong]
     made = parse(benchmark.table(judged))
-    assert made[Basis.TRACEBACK].cases == (2, 1, 2)
-    assert benchmark.calibration(judged, made)["n"] == 2
+    assert made[Basis.TRACEBACK].cases == made[Basis.TRACEBACK].families["script"] == (2, 1, 2)
+    more = ({("traceback", ""): [65, 56, 52]}, ["logs that are not kept"])
+    assert parse(benchmark.table(judged, more))[Basis.TRACEBACK].cases == (67, 57, 54)
+    few = benchmark.calibration(judged, made)
+    assert (few["n"], few["not_measured"]) == (0, 2)
+    whole = parse(benchmark.table(judged, ({("traceback", "script"): [65, 56, 52]}, [])))
+    assert benchmark.calibration(judged, whole)["n"] == 2

@@ -14,7 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.run.hook.answers import RECORDS, STACK, answer_forever, connect, hand_over, make_page, stack_file
+from tenant_client.run.hook.answers import (
+    RECORDS,
+    STACK,
+    answer_forever,
+    connected,
+    hand_over,
+    make_page,
+    stack_file,
+)
 from tenant_client.run.hook.cell import OUTSIDE, RECORDS as KEPT, SIZE, WAIT, Cell, CellState, StepRecord, Who, decode
 from tenant_client.run.hook.whereabouts import Whereabouts
 from tenant_client.run.syndromes import links
@@ -28,6 +36,7 @@ from tenant_client.run.syndromes.stacks import by_signal
 from tenant_client.run.syndromes.views import Doing, Link, RankView, Syndrome, Verdict, Waiting
 from tenant_client.run.syndromes.watch import Syndromes, aside_of
 from tenant_client.run.watchdog import Kind
+from tests.support.waiting import until
 
 LIMITS = HangLimits()
 IDLE, BUSY = Doing(), Doing(cores=1.0)
@@ -405,15 +414,21 @@ def test_a_rank_that_takes_a_step_longer_stands_out_of_chance(step_s: float) -> 
 # ---- the socket ----------------------------------------------------------------------------------------------------
 
 
-def joined(run_dir: Path, rank: int) -> tuple[Cell, int]:
-    """A rank that has handed over its cell and answers."""
-    connection = connect(run_dir)
-    assert connection is not None
-    descriptor, page = make_page()
-    cell = Cell(page, Who(rank, 2, 1, 1, 0), 0)
-    hand_over(connection, descriptor)
-    threading.Thread(target=answer_forever, args=(connection, threading.get_ident()), daemon=True).start()
-    return cell, connection.fileno()
+def handed_over(run_dir: Path, rank: int) -> Cell:
+    """The cell of a rank that has handed it over."""
+    with connected(run_dir) as connection:
+        assert connection is not None
+        descriptor, page = make_page()
+        cell = Cell(page, Who(rank, 2, 1, 1, 0), 0)
+        hand_over(connection, descriptor)
+    return cell
+
+
+def joined(run_dir: Path, rank: int) -> Cell:
+    """The same, of one that answers."""
+    cell = handed_over(run_dir, rank)
+    threading.Thread(target=answer_forever, args=(cell, threading.get_ident()), daemon=True).start()
+    return cell
 
 
 def test_ranks_hand_over_their_cells_and_answer(tmp_path: Path) -> None:
@@ -421,31 +436,52 @@ def test_ranks_hand_over_their_cells_and_answer(tmp_path: Path) -> None:
     run_dir.mkdir()
     ranks = Ranks(run_dir)
     try:
-        (cell, _), _ = joined(run_dir, 0), joined(run_dir, 1)
+        cell, other = joined(run_dir, 0), joined(run_dir, 1)
         cell.move(WAIT, 1, 5)
         assert {rank: one.place for rank, one in ranks.states().items()} == {0: "wait", 1: "start"}
         stacks = ranks.ask(STACK, [0, 1, 7], 5.0)
         assert sorted(stacks) == [0, 1]
         assert "test_ranks_hand_over_their_cells_and_answer" in stacks[0].decode()
         assert set(ranks.ask(RECORDS, [0, 1], 5.0)) == {0, 1}
+        other.void()
+        assert set(ranks.ask(RECORDS, [0, 1], 3.0)) == {0}
     finally:
         ranks.close()
+        cell.void()
 
 
 def test_without_an_observer_nothing_begins(tmp_path: Path) -> None:
-    assert connect(tmp_path) is None
+    with connected(tmp_path) as connection:
+        assert connection is None
 
 
 def test_what_is_no_sealed_cell_is_refused(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path)
     try:
-        with (tmp_path / "page").open("w+b") as file:
+        with (tmp_path / "page").open("w+b") as file, connected(tmp_path) as connection:
             file.truncate(SIZE)
-            connection = connect(tmp_path)
             assert connection is not None
             hand_over(connection, os.dup(file.fileno()))
-            connection.close()
         assert ranks.states() == {}
+    finally:
+        ranks.close()
+
+
+def test_a_rank_whose_process_has_ended_is_dropped(tmp_path: Path) -> None:
+    ranks = Ranks(tmp_path)
+    try:
+        reading, writing = os.pipe()
+        if (child := os.fork()) == 0:
+            handed_over(tmp_path, 1)
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+        os.close(reading)
+        until(lambda: sorted(ranks.states()) == [1])
+        os.close(writing)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # its parent need not have looked yet
+        assert ranks.states() == {}
+        os.waitpid(child, 0)
     finally:
         ranks.close()
 

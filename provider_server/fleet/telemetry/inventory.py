@@ -26,6 +26,7 @@ from typing import Annotated, Any
 import msgspec
 
 from crypto.errors import PharoahError
+from federation.runtime.foreign import number
 from provider_server.fleet.telemetry.catalogue import Of
 from provider_server.fleet.telemetry.samples import SeriesBook
 
@@ -138,9 +139,9 @@ def from_labels(book: SeriesBook) -> Inventory:
     nics: dict[tuple[str, str], Nic] = {}
     for series in book.series:
         slot, labels = book.slots[series.slot], dict(series.labels)
-        if slot.metric.of is Of.GPU and labels.get("gpu", "").isdigit():
+        if slot.metric.of is Of.GPU and (gpu_number := number(labels.get("gpu", ""))) is not None:
             uuid = labels.get("UUID", labels.get("uuid", ""))
-            gpu = Gpu(slot.node, int(labels["gpu"]), uuid, labels.get("modelName", ""))
+            gpu = Gpu(slot.node, gpu_number, uuid, labels.get("modelName", ""))
             gpus.setdefault((slot.node, labels["gpu"]), gpu)
         if slot.metric.of is Of.NIC:
             nics.setdefault((slot.node, labels["device"]), Nic(slot.node, labels["device"]))

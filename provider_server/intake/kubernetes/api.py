@@ -19,6 +19,7 @@ import httpx
 import msgspec
 
 from crypto.errors import DecodeError, PharoahError, Unreachable
+from federation.runtime.foreign import MALFORMED
 from provider_server.intake.kubernetes.objects import PATHS, Kind, Watched, read_as
 
 logger = logging.getLogger(__name__)
@@ -219,7 +220,7 @@ def _readable(kind: type[Kind], raw: msgspec.Raw) -> Kind | None:
 def _read(kind: type[Part], told: msgspec.Raw | bytes) -> Part:
     try:
         return msgspec.json.decode(told, type=kind)
-    except msgspec.MsgspecError as error:
+    except MALFORMED as error:
         raise DecodeError(f"no answer of the Kubernetes API: {error}") from error
 
 

@@ -5,7 +5,8 @@
 A gang (`gangs`) begins a lease of the tenant whose namespace it is in, under the id that its own pods compute
 (`federation.protocol.pod_leases`). Which leases run is kept in `kubernetes.json` in the home, so that after a break
 those whose pods are gone are ended, at the last time that the cluster was looked at. Where Kueue evicted the job, it
-is a requeue. What cannot be recorded now (a node without context) is said once and tried again at each look.
+is a requeue. What cannot be recorded now (a node without context) is said once and tried again at each look; whatever
+is wrong with one gang, the others are recorded.
 """
 
 import logging
@@ -21,9 +22,9 @@ from crypto.errors import DecodeError, PharoahError
 from federation.protocol.job_leases import lease_key
 from federation.protocol.pod_leases import lease_of_gang
 from provider_server.intake.kubernetes.api import Api, VersionGone
-from provider_server.intake.kubernetes.gangs import Cluster, Standing, standings
+from provider_server.intake.kubernetes.gangs import Cluster, Standing, Workloads, gangs, standing
 from provider_server.intake.kubernetes.objects import PATHS, Watched
-from provider_server.intake.lease_events import BadLeases, Begin, Change, End, LeaseEvent, Requeue
+from provider_server.intake.lease_events import FAULTS, Begin, Change, End, Requeue, why
 from provider_server.intake.recorder import LeaseRecorder, Recorded
 from provider_server.settings import Kubernetes
 
@@ -38,15 +39,16 @@ STOP_S = 2.0
 
 
 class _Running(msgspec.Struct, frozen=True):
-    """A lease that runs, its planned end as it was told, and the UIDs of what its pods belong to."""
+    """A lease that runs, its planned end as it was told, and the UIDs of what its pods belong to in their namespace."""
 
     lease: str
     until: datetime | None
     owners: tuple[str, ...]
+    namespace: str = ""
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """The leases that run by their gangs, and when the cluster was last looked at."""
+    """The leases that run, and when the cluster was last looked at. Older versions have other keys of `running`."""
 
     at: datetime | None = None
     running: dict[str, _Running] = {}
@@ -62,61 +64,67 @@ class Follower:
         self._keys = {tenant: lease_key(secret, tenant) for tenant in self._tenants.values()}
         self._resources = settings.resources
         self._kept = _load(self._file)
-        self._running, self._looked_at = dict(self._kept.running), self._kept.at
-        self._done: set[str] = set()  # gangs that are over, while their pods are still listed
-        self._said: set[str] = set()
+        self._running, self._looked_at = {one.lease: one for one in self._kept.running.values()}, self._kept.at
+        self._done: set[str] = set()  # leases that are over, while their pods are still listed
+        self._said: dict[str, str] = {}  # what was wrong, by lease
 
     def look(self, cluster: Cluster, now: datetime) -> list[Recorded]:
         """Records what changed, and returns it; each kind of the cluster must have been listed."""
-        found = {"/".join(map(str, one.gang)): one for one in standings(cluster, self._tenants, self._resources)}
-        self._done &= found.keys()
+        workloads = cluster.workloads()
         recorded: list[Recorded] = []
-        for name, one in found.items():
-            if name not in self._done:
-                recorded += self._begun(name, one) + self._over(name, one, cluster, now)
-        for name in self._running.keys() - found.keys():
-            gone = self._running.pop(name)
-            kind = Requeue if cluster.is_evicted(gone.owners) else End
-            recorded += self._taken(kind(gone.lease, min(self._looked_at or now, now)))
+        found: set[str] = set()
+        for (namespace, gang), pods in gangs(cluster, self._tenants, self._resources).items():
+            lease = str(lease_of_gang(self._keys[self._tenants[namespace]], gang))
+            if lease not in found and lease not in self._done:
+                with self._guarding(lease, f"{namespace}/{pods[0].metadata.name}"):
+                    one = standing(gang, pods, cluster, workloads)
+                    recorded += self._begun(lease, one)
+                    recorded += self._over(lease, one, workloads, now)
+            found.add(lease)
+        self._done &= found
+        self._said = {lease: what for lease, what in self._said.items() if lease in found}
+        for lease in self._running.keys() - found:
+            gone = self._running.pop(lease)
+            with self._guarding(lease, f"{gone.namespace}/{lease}"):
+                kind = _end_of(gone.namespace, gone.owners, workloads)
+                recorded.append(self._recorder.take(kind(lease, min(self._looked_at or now, now))))
         self._looked_at = now
         self._keep()
         return [one for one in recorded if one is not Recorded.KNOWN]
 
-    def _begun(self, name: str, one: Standing) -> list[Recorded]:
+    def _begun(self, lease: str, one: Standing) -> Iterator[Recorded]:
         """Records that a gang has begun, or that its planned end is another one."""
-        tenant, known = self._tenants[one.namespace], self._running.get(name)
-        lease = str(lease_of_gang(self._keys[tenant], one.gang))
+        tenant, known = self._tenants[one.namespace], self._running.get(lease)
         if known is None and one.since is not None:
-            recorded = self._taken(Begin(lease, str(tenant), one.since, one.until, one.nodes))
-        elif known is not None and one.until not in (None, known.until) and not one.is_over:
-            recorded = self._taken(Change(lease, one.until))
+            event: Begin | Change = Begin(lease, str(tenant), one.since, one.until, one.nodes)
+        elif known is not None and one.until is not None and one.until != known.until and not one.is_over:
+            event = Change(lease, one.until)
         else:
-            return []
-        if recorded:
-            self._running[name] = _Running(lease, one.until, one.owners)
-        return recorded
+            return
+        yield self._recorder.take(event)
+        self._running[lease] = _Running(lease, one.until, one.owners, one.namespace)
 
-    def _over(self, name: str, one: Standing, cluster: Cluster, now: datetime) -> list[Recorded]:
+    def _over(self, lease: str, one: Standing, workloads: Workloads, now: datetime) -> Iterator[Recorded]:
         """Records that a gang is over."""
         if not one.is_over:
-            return []
-        self._done.add(name)
-        known = self._running.pop(name, None)
-        if known is None:
-            return []
-        kind = Requeue if cluster.is_evicted(one.owners) else End
-        return self._taken(kind(known.lease, max(one.over_at or now, one.since or now)))
+            return
+        self._done.add(lease)
+        if self._running.pop(lease, None) is not None:
+            kind = _end_of(one.namespace, one.owners, workloads)
+            yield self._recorder.take(kind(lease, max(one.over_at or now, one.since or now)))
 
-    def _taken(self, event: LeaseEvent) -> list[Recorded]:
-        """What the event was, alone in a list; none where it was refused, which is said once."""
+    @contextmanager
+    def _guarding(self, lease: str, name: str) -> Iterator[None]:
+        """Whatever is wrong with one gang is said once, and ends here: it may not keep the others from their leases."""
         try:
-            return [self._recorder.take(event)]
-        except BadLeases as error:
-            if error.what not in self._said:
-                fields = {"event": "kubernetes", "error": "BadLeases", "hint": error.hint}
-                logger.warning("a lease of the cluster is not recorded: %s", error.what, extra=fields)
-                self._said.add(error.what)
-            return []
+            yield
+        except FAULTS as error:
+            what = why(error)
+            if self._said.get(lease) != what:
+                hint = error.hint if isinstance(error, PharoahError) else ""
+                fields = {"event": "kubernetes", "error": type(error).__name__, "hint": hint}
+                logger.warning("a lease of %s is not recorded: %s", name, what, extra=fields)
+                self._said[lease] = what
 
     def _keep(self) -> None:
         """Writes what the next look after a break needs, if it changed or some seconds have passed."""
@@ -126,6 +134,12 @@ class Follower:
             new = self._file.with_suffix(".new")
             new.write_bytes(msgspec.json.encode(self._kept))
             new.replace(self._file)
+
+
+def _end_of(namespace: str, owners: tuple[str, ...], workloads: Workloads) -> type[End]:
+    """Whether Kueue took the pods of these owners away, to admit them again, or they ended."""
+    is_evicted = any((namespace, uid) in workloads and workloads[namespace, uid].is_evicted for uid in owners)
+    return Requeue if is_evicted else End
 
 
 # ---- watches ---------------------------------------------------------------------------------------------------------

@@ -7,16 +7,19 @@
 | of a group of a LeaderWorkerSet | its leader's UID | as many as the group has |
 | any other | the pod's UID | one |
 
-A gang has begun once all of its pods run, and is over once none of them does. Pure: nothing is asked here.
+A gang has begun once all of its pods run, and is over once none of them does. Labels, annotations and owners are a
+tenant's own words: they hold within its namespace, and an object of another namespace is none of the gang. Pure:
+nothing is asked here.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
 from federation.protocol.pod_leases import Gang
+from federation.runtime.foreign import LATEST_S, moment, number
 from provider_server.intake.kubernetes.objects import (
     COMPLETION_INDEX,
     CONTROLLER_UID,
@@ -33,6 +36,8 @@ from provider_server.intake.kubernetes.objects import (
     Watched,
     Workload,
 )
+
+Workloads = Mapping[tuple[str, str], Workload]  # by namespace, and the UID of what one stands for
 
 
 @dataclass
@@ -56,15 +61,17 @@ class Cluster:
         """All pods."""
         return [one for one in self.of[Pod].values() if isinstance(one, Pod)]
 
-    def is_evicted(self, owners: Iterable[str]) -> bool:
-        """Whether Kueue took the pods of these owners away, to admit them again."""
-        workloads = self.workloads()
-        return any(uid in workloads and workloads[uid].is_evicted for uid in owners)
+    def of_namespace(self, kind: type[Watched], namespace: str, uid: str) -> Watched | None:
+        """The object of a UID, if it is in this namespace."""
+        found = self.of[kind].get(uid)
+        return found if found is not None and found.metadata.namespace == namespace else None
 
-    def workloads(self) -> dict[str, Workload]:
-        """Kueue's workloads, by the UID of what they stand for."""
+    def workloads(self) -> Workloads:
+        """Kueue's workloads, by their namespace and the UID of what they stand for."""
         found = (one for one in self.of[Workload].values() if isinstance(one, Workload))
-        return {owner.uid: one for one in found for owner in one.metadata.owner_references or ()}
+        return {
+            (one.metadata.namespace, owner.uid): one for one in found for owner in one.metadata.owner_references or ()
+        }
 
 
 class Standing(NamedTuple):
@@ -83,43 +90,44 @@ class Standing(NamedTuple):
     owners: tuple[str, ...]
 
 
-def standings(cluster: Cluster, namespaces: Iterable[str], resources: Sequence[str]) -> list[Standing]:
-    """The gangs of pods in these namespaces that ask for these resources."""
+def gangs(cluster: Cluster, namespaces: Iterable[str], resources: Sequence[str]) -> dict[tuple[str, Gang], list[Pod]]:
+    """The pods in these namespaces that ask for these resources, by namespace and gang."""
     leaders = {
         (pod.metadata.namespace, pod.metadata.label(GROUP_KEY)): pod.metadata.uid
         for pod in cluster.pods()
         if pod.metadata.label(GROUP_INDEX) == "0" and not pod.is_over
     }
-    watched, workloads = frozenset(namespaces), cluster.workloads()
-    members: defaultdict[Gang, list[Pod]] = defaultdict(list)
+    watched = frozenset(namespaces)
+    members: defaultdict[tuple[str, Gang], list[Pod]] = defaultdict(list)
     for pod in cluster.pods():
         if pod.metadata.namespace in watched and pod.asks_for(resources):
-            members[_gang(pod, leaders)].append(pod)
-    return [_standing(gang, pods, cluster, workloads) for gang, pods in members.items()]
+            members[pod.metadata.namespace, _gang(pod, leaders)].append(pod)
+    return members
 
 
 def _gang(pod: Pod, leaders: Mapping[tuple[str, str], str]) -> Gang:
     meta = pod.metadata
     if uid := meta.label(JOBSET_UID):
-        attempt = meta.label(JOBSET_ATTEMPT)
-        return Gang("jobset", uid, int(attempt) if attempt.isdigit() else 0)
+        return Gang("jobset", uid, number(meta.label(JOBSET_ATTEMPT)) or 0)
     if meta.label(COMPLETION_INDEX) and (uid := meta.label(CONTROLLER_UID)):
         return Gang("job", uid)
     return Gang("pod", leaders.get((meta.namespace, meta.label(GROUP_KEY)), meta.uid))
 
 
-def _standing(gang: Gang, pods: Sequence[Pod], cluster: Cluster, workloads: Mapping[str, Workload]) -> Standing:
-    ran = [pod for pod in pods if pod.spec.node_name and pod.status.start_time]
+def standing(gang: Gang, pods: Sequence[Pod], cluster: Cluster, workloads: Workloads) -> Standing:
+    """What the objects of a gang say of it; all of its pods are in one namespace."""
+    namespace = pods[0].metadata.namespace
+    ran = [pod for pod in pods if pod.has_run]
     starts = [pod.status.start_time for pod in ran if pod.status.start_time]
-    begun = len(ran) >= _size(gang, pods, cluster) and all(pod in ran or pod.is_over for pod in pods)
+    begun = len(ran) >= _size(gang, pods, cluster) and all(pod.has_run or pod.is_over for pod in pods)
     is_over = all(pod.is_over for pod in pods)
     ends = [end for pod in pods if (end := pod.ended_at)]
     owners = {owner.uid for pod in pods for owner in pod.metadata.owner_references or ()} | {gang.uid}
-    own = [workloads[uid] for uid in owners if uid in workloads]
+    own = [workloads[namespace, uid] for uid in owners if (namespace, uid) in workloads]
     since = max(starts) if begun else None
     return Standing(
         gang,
-        pods[0].metadata.namespace,
+        namespace,
         tuple(sorted({pod.spec.node_name for pod in ran})) if begun else (),
         since,
         _until(since, pods, owners, cluster, own),
@@ -131,7 +139,7 @@ def _standing(gang: Gang, pods: Sequence[Pod], cluster: Cluster, workloads: Mapp
 
 def _size(gang: Gang, pods: Sequence[Pod], cluster: Cluster) -> int:
     """How many pods belong together; 1 where that is not known yet or their owner is gone."""
-    owner = cluster.of[JobSet if gang.kind == "jobset" else Job].get(gang.uid)
+    owner = cluster.of_namespace(JobSet if gang.kind == "jobset" else Job, pods[0].metadata.namespace, gang.uid)
     if isinstance(owner, JobSet):
         jobs = owner.spec.replicated_jobs or ()
         return sum(one.replicas * _parallel(one.template) for one in jobs)
@@ -145,11 +153,11 @@ def _parallel(job: Job | JobTemplate) -> int:
 
 
 def _group_size(pod: Pod, cluster: Cluster) -> int:
-    told = (pod.metadata.annotations or {}).get(GROUP_SIZE, "")
-    if told.isdigit():
-        return int(told)
+    told = number((pod.metadata.annotations or {}).get(GROUP_SIZE, ""))
+    if told is not None:
+        return told
     for owner in pod.metadata.owner_references or ():
-        found = cluster.of[LeaderWorkerSet].get(owner.uid)
+        found = cluster.of_namespace(LeaderWorkerSet, pod.metadata.namespace, owner.uid)
         if isinstance(found, LeaderWorkerSet):
             return found.spec.leader_worker_template.size or 1
     return 1
@@ -158,12 +166,13 @@ def _group_size(pod: Pod, cluster: Cluster) -> int:
 def _until(
     since: datetime | None, pods: Sequence[Pod], owners: Iterable[str], cluster: Cluster, own: Sequence[Workload]
 ) -> datetime | None:
-    """The earliest end that is planned: a deadline of the pods or of their Job, or Kueue's."""
-    jobs = [job for uid in owners if isinstance(job := cluster.of[Job].get(uid), Job)]
+    """The earliest end that is planned: a deadline of the pods or of their Job, or Kueue's; none in centuries."""
+    namespace = pods[0].metadata.namespace
+    jobs = [job for uid in owners if isinstance(job := cluster.of_namespace(Job, namespace, uid), Job)]
     limits = [
         *(pod.spec.active_deadline_seconds for pod in pods),
         *(job.spec.active_deadline_seconds for job in jobs),
         *(one.spec.maximum_execution_time_seconds for one in own),
     ]
     known = [limit for limit in limits if limit is not None]
-    return since + timedelta(seconds=min(known)) if since and known else None
+    return moment(since.timestamp() + min(*known, LATEST_S)) if since and known else None

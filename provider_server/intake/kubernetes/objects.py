@@ -7,11 +7,12 @@ Fields that are not named here are ignored; a field of another type than the pub
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from crypto.errors import DecodeError
+from federation.runtime.foreign import MALFORMED
 
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
@@ -20,6 +21,9 @@ JOBSET_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 GROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key"
 GROUP_SIZE = "leaderworkerset.sigs.k8s.io/size"
 GROUP_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
+
+
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class _Read(msgspec.Struct, frozen=True, rename="camel"):
@@ -43,7 +47,7 @@ class Metadata(_Read, frozen=True):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: tuple[Owner, ...] | None = None
-    deletion_timestamp: datetime | None = None
+    deletion_timestamp: Time | None = None
 
     def label(self, name: str) -> str:
         """A label, empty where there is none."""
@@ -81,7 +85,7 @@ class PodSpec(_Read, frozen=True):
 class Terminated(_Read, frozen=True):
     """When a container ended."""
 
-    finished_at: datetime | None = None
+    finished_at: Time | None = None
 
 
 class ContainerState(_Read, frozen=True):
@@ -100,7 +104,7 @@ class PodStatus(_Read, frozen=True):
     """What a pod is."""
 
     phase: str = "Pending"
-    start_time: datetime | None = None
+    start_time: Time | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
 
 
@@ -110,6 +114,11 @@ class Pod(_Read, frozen=True):
     metadata: Metadata
     spec: PodSpec
     status: PodStatus = PodStatus()
+
+    @property
+    def has_run(self) -> bool:
+        """Whether it has begun on a node."""
+        return bool(self.spec.node_name and self.status.start_time)
 
     @property
     def is_over(self) -> bool:
@@ -203,7 +212,7 @@ class Condition(_Read, frozen=True):
     type: str
     status: str
     reason: str = ""
-    last_transition_time: datetime | None = None
+    last_transition_time: Time | None = None
 
 
 class WorkloadSpec(_Read, frozen=True):
@@ -266,6 +275,7 @@ class DeviceTaintRule(_Read, frozen=True):
     spec: DeviceTaintRuleSpec
 
 
+_LONGEST_NAME = 253
 Watched = Pod | Job | JobSet | LeaderWorkerSet | Workload
 Kind = TypeVar("Kind", bound=_Read)
 
@@ -279,9 +289,24 @@ PATHS: Mapping[type[Watched], str] = {
 }
 
 
+class _Named(msgspec.Struct, frozen=True):
+    """The metadata alone, of whatever types its fields are."""
+
+    metadata: dict[str, object] = {}
+
+
 def read_as(kind: type[Kind], told: msgspec.Raw | bytes) -> Kind:
-    """An object of the API; DecodeError where a field is not of the published type."""
+    """An object of the API; DecodeError, which names it, where a field is not of the published type."""
     try:
         return msgspec.json.decode(told, type=kind)
-    except msgspec.MsgspecError as error:
-        raise DecodeError(f"no {kind.__name__} of the Kubernetes API: {error}") from error
+    except MALFORMED as error:
+        raise DecodeError(f"{kind.__name__}{_name(told)} is none of the Kubernetes API: {error}") from error
+
+
+def _name(told: msgspec.Raw | bytes) -> str:
+    try:
+        known = msgspec.json.decode(told, type=_Named).metadata
+    except MALFORMED:
+        return ""
+    names = [str(known[key])[:_LONGEST_NAME] for key in ("namespace", "name") if known.get(key)]
+    return f" {'/'.join(names)}" if names else ""

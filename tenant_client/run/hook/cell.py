@@ -5,7 +5,8 @@ costs no system call, and neither a full disk nor a truncated file can turn a wr
 while it was written shows two different times, and is not believed.
 
 Two threads write: the one that looks writes where the rank is, the one that trains a record of each stretch of steps.
-Their parts do not overlap.
+Their parts do not overlap. One byte is the observer's: what it asks, until the rank takes it; the answer
+comes behind (`answers`).
 
 >>> cell = Cell(memoryview(bytearray(SIZE)), Who(3, 4, 4711, 4712, 0), now_ns=5)
 >>> cell.move(WAIT, step=1, now_ns=7)
@@ -16,6 +17,7 @@ Their parts do not overlap.
 """
 
 import struct
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +30,10 @@ _NOW = struct.Struct("<qqqBxxxxxxxq")  # since, step, entries, place, since agai
 _RECORD = struct.Struct("<qqqqqq")  # step, time, waited, aside, looks, the step again
 _NOW_AT, _RECORDS_AT = 64, 128
 RECORDS = 64
-SIZE = _RECORDS_AT + RECORDS * _RECORD.size
+MOST_BYTES = 64 << 20  # of an answer
+ASKED_AT = _RECORDS_AT + RECORDS * _RECORD.size
+_ANSWER_AT, _ANSWER = ASKED_AT + 8, struct.Struct("<II")  # question, length
+SIZE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -90,9 +95,45 @@ class Cell:
         sums = record.waited_ns, record.aside_ns, record.looks
         _RECORD.pack_into(self.page, at, record.step, record.ended_ns, *sums, record.step)
 
+    def take_asked(self) -> bytes:
+        """The byte that the observer has put there since the last call; a zero if it has not."""
+        asked, self.page[ASKED_AT] = self.page[ASKED_AT], 0
+        return bytes([asked])
+
+    def answer(self, asked: bytes, answer: bytes) -> None:
+        """Leaves the answer there for the observer, if there is room."""
+        begin = _ANSWER_AT + _ANSWER.size
+        data = zlib.compress(answer, 1)
+        if begin + len(data) <= SIZE:
+            self.page[begin : begin + len(data)] = data
+            _ANSWER.pack_into(self.page, _ANSWER_AT, asked[0], len(data))
+
+    @property
+    def is_void(self) -> bool:
+        """Whether nobody writes any more."""
+        return not self.page[0]
+
     def void(self) -> None:
         """Nobody writes any more: this is no cell."""
         self.page[: len(_MAGIC)] = bytes(len(_MAGIC))
+
+
+def ask(page: Any, what: bytes) -> None:
+    """Asks the rank, and forgets what it has answered."""
+    _ANSWER.pack_into(page, _ANSWER_AT, 0, 0)
+    page[ASKED_AT] = what[0]
+
+
+def answer_to(page: Any, what: bytes) -> bytes | None:
+    """What the rank has answered, None before it has."""
+    asked, length = _ANSWER.unpack_from(page, _ANSWER_AT)
+    begin = _ANSWER_AT + _ANSWER.size
+    if asked != what[0] or begin + length > SIZE:
+        return None
+    try:
+        return zlib.decompressobj().decompress(page[begin : begin + length], MOST_BYTES)
+    except zlib.error:  # while it is written
+        return None
 
 
 def decode(page: Any) -> CellState | None:
@@ -101,7 +142,7 @@ def decode(page: Any) -> CellState | None:
     since_ns, step, entries, place, again_ns = _NOW.unpack_from(page, _NOW_AT)
     if magic != _MAGIC or since_ns != again_ns or place >= len(PLACES):
         return None
-    records = map(_record, _RECORD.iter_unpack(page[_RECORDS_AT:SIZE]))
+    records = map(_record, _RECORD.iter_unpack(page[_RECORDS_AT:ASKED_AT]))
     whole = (one for one in records if one is not None)
     return CellState(Who(*who), PLACES[place], since_ns, step, entries, tuple(sorted(whole, key=_step_of)))
 

@@ -7,6 +7,7 @@ is (`whereabouts`). A function is a class (input, backward, collective, …) and
 job's own. Garbage collections are timed exactly, by the collector's callbacks.
 
 Each window ends with one file `pattern-<rank>.json` of at most `SIZE` bytes, which replaces that of the window before.
+The training thread writes it with its next step: whatever it closes or opens, it does so before or afterwards.
 """
 
 import gc
@@ -23,6 +24,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+from tenant_client.run.hook.progress import NONE_LEFT
 from tenant_client.run.hook.whereabouts import Whereabouts
 
 SIZE = 3072
@@ -181,6 +183,7 @@ class Patterns:
         self.fresh: bool | None = None
         self.first_loss: float | None = None
         self._window = 0
+        self._unwritten: bytes | None = None
         self._began_s = time.perf_counter()
         self._gc = _Collections()
         gc.callbacks.append(self._gc)
@@ -199,6 +202,8 @@ class Patterns:
         self.work += work
         if self.first_loss is None:
             self.first_loss = loss
+        if self._unwritten is not None:
+            self._write(self._unwritten)
 
     def saw_optimizer(self, optimizer: Any) -> None:
         """Takes the role of this rank, and whether it resumed, from its optimiser after the first step here."""
@@ -231,7 +236,7 @@ class Patterns:
         collected_s, longest_s = self._gc.take()
         if steps:
             self._window += 1
-            self._write(
+            self._unwritten = encode(
                 Pattern(
                     rank=self._rank,
                     pid=self._pid,
@@ -270,14 +275,21 @@ class Patterns:
             before_s, cpu_s = now_s, now_cpu_s
         return seen
 
-    def _write(self, pattern: Pattern) -> None:
+    def _write(self, data: bytes) -> None:
         beside = f"{self._path}.new"
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            os.write(descriptor, encode(pattern))
-        finally:
-            os.close(descriptor)
-        os.replace(beside, self._path)  # noqa: PTH105
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.write(descriptor, data)
+            finally:
+                os.close(descriptor)
+            os.replace(beside, self._path)  # noqa: PTH105
+        except OSError as error:
+            if error.errno in NONE_LEFT:
+                return
+            self._complain(f"no patterns of functions: {type(error).__name__}: {error}")
+            self.close()
+        self._unwritten = None
 
 
 class _Collections:

@@ -2,7 +2,8 @@
 
 A record is overwritten in place, by one write of 58 bytes into a file whose blocks exist already: it outlives a killed
 process, needs no sync, and an error of the file system is an `OSError` to the writer (through a mapping, a full or
-truncated file would be SIGBUS, which kills the job). A checksum tells a reader that it saw half of a write, or
+truncated file would be SIGBUS, which kills the job). The file is opened for each record: the number of a descriptor
+that is kept may be the job's own file by the next one. A checksum tells a reader that it saw half of a write, or
 something else altogether; it then has None and looks again.
 
 >>> decode(encode(Progress(3, 4711, 120, 1.7e9, "train", 2.25, 0, 2)))
@@ -11,6 +12,7 @@ Progress(rank=3, pid=4711, step=120, updated_at_s=1700000000.0, phase='train', l
 True
 """
 
+import errno
 import os
 import struct
 import zlib
@@ -25,6 +27,7 @@ _MAGIC = b"pharoah\x02"
 # magic, rank, pid, restart, step, time, phase, whether there is a loss, loss, evaluations
 _BODY = struct.Struct("<8sIQIQdBBdI")
 _CHECKSUM = struct.Struct("<I")
+NONE_LEFT = (errno.EMFILE, errno.ENFILE)  # the job has all the descriptors that there are: another time
 SIZE = _BODY.size + _CHECKSUM.size
 
 
@@ -91,15 +94,17 @@ class Writer:
     def __init__(self, run_dir: Path, progress: Progress) -> None:
         self.rank = progress.rank
         self._who = (progress.rank, progress.pid, progress.restart)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._descriptor = os.open(run_dir / file_name(progress.rank), flags, 0o600)
-        os.ftruncate(self._descriptor, SIZE)
-        os.pwrite(self._descriptor, encode(progress), 0)
+        self._path = str(run_dir / file_name(progress.rank))
+        self._write(encode(progress))
+        os.truncate(self._path, SIZE)
 
     def update(self, step: int, phase: Phase, loss: float | None, updated_at_s: float, evaluations: int) -> None:
         """Overwrites what changes; the rest stays."""
-        os.pwrite(self._descriptor, _pack(self._who, step, updated_at_s, phase, loss, evaluations), 0)
+        self._write(_pack(self._who, step, updated_at_s, phase, loss, evaluations))
 
-    def close(self) -> None:
-        """Lets go of the file, which stays."""
-        os.close(self._descriptor)
+    def _write(self, record: bytes) -> None:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.pwrite(descriptor, record, 0)
+        finally:
+            os.close(descriptor)

@@ -23,7 +23,7 @@ from typing import Any
 from tenant_client.run.hook.lookups import CallTold, LookupTold
 from tenant_client.run.hook.pacing import HISTORY_STEPS, Pacer
 
-MIN_FREE_BYTES = 256 << 20
+MIN_FREE_BYTES, MIN_FREE_DESCRIPTORS = 256 << 20, 16
 DESCRIBED = "described"
 WILL_PROFILE = "will profile"
 _DRIVER = Path("/proc/driver/nvidia/version")
@@ -148,6 +148,9 @@ class Sampler:
         if self._profiled_by_others():
             self._leave_to_others()
             return
+        if _free_descriptors() < MIN_FREE_DESCRIPTORS:
+            self._note("the job has nearly all the descriptors that it may have")
+            return
         if shutil.disk_usage(self._run_dir).free < MIN_FREE_BYTES:
             raise OSError(f"less than {MIN_FREE_BYTES >> 20} MiB free in the run directory")
         profiler, settings = self._torch.profiler, self._pacer.settings
@@ -239,6 +242,13 @@ def _quiet_kineto() -> Iterator[None]:
         yield
     finally:
         os.environ.pop("KINETO_LOG_LEVEL", None)
+
+
+def _free_descriptors() -> int:
+    try:
+        return os.sysconf("SC_OPEN_MAX") - len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # half as dear
+    except OSError:
+        return 0
 
 
 def _ends_like_json(path: Path) -> bool:

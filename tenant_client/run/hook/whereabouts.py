@@ -5,7 +5,7 @@ where the rank is, since when, and how long it waits for others. Calls of `Work.
 are about to be made is told by their lookup, and the line of code is remembered.
 
 The cell goes to the observer through the socket in the run directory; without an observer there is none. A thread of
-ours sleeps until the observer asks it (`answers`).
+ours looks whether the observer asks something (`answers`).
 """
 
 import os
@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from tenant_client.run.hook.answers import answer_forever, connect, dump_on_signal, hand_over, make_page
+from tenant_client.run.hook.answers import answer_forever, connected, dump_on_signal, hand_over, make_page
 from tenant_client.run.hook.cell import (
     BACKWARD,
     CHECKPOINT,
@@ -50,18 +50,21 @@ class Whereabouts:
 
     def open(self, run_dir: Path, rank: int) -> None:
         """Begins if an observer listens in `run_dir` and torch is there; OSError where the machine lacks something."""
-        socket = connect(run_dir) if "torch" in sys.modules and self._cell is None else None
-        if socket is None:
+        if "torch" not in sys.modules or self._cell is not None:
             return
         restart, world = (int(os.environ.get(name, "0")) for name in ("TORCHELASTIC_RESTART_COUNT", "WORLD_SIZE"))
-        descriptor, page = make_page()
-        who = Who(rank, world, os.getpid(), threading.get_native_id(), restart)
-        self._cell = Cell(page, who, time.monotonic_ns())
-        hand_over(socket, descriptor)
+        with connected(run_dir) as connection:
+            if connection is None:
+                return
+            descriptor, page = make_page()
+            who = Who(rank, world, os.getpid(), threading.get_native_id(), restart)
+            cell = Cell(page, who, time.monotonic_ns())
+            hand_over(connection, descriptor)
+        self._cell = cell
         dump_on_signal(run_dir, rank)
         os.register_at_fork(after_in_child=self._leave_to_parent)
-        thread = threading.get_ident()
-        threading.Thread(target=answer_forever, args=(socket, thread), name="pharoah", daemon=True).start()
+        arguments = cell, threading.get_ident()
+        threading.Thread(target=answer_forever, args=arguments, name="pharoah", daemon=True).start()
 
     def close(self) -> None:
         """Says no more: the observer forgets this rank."""

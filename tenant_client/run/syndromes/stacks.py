@@ -9,6 +9,7 @@ r"""The stack of a rank, by whatever means works: py-spy, the rank itself, or a 
 '<module> (train.py:3)\nstep (train.py:7)'
 """
 
+import ctypes
 import os
 import re
 import shutil
@@ -21,8 +22,8 @@ from tenant_client.run.hook.answers import STACK, STACK_SIGNAL, stack_file
 from tenant_client.run.hook.cell import Who
 from tenant_client.run.syndromes.ranks import Ranks
 
-_ANSWER_S, _PY_SPY_S, _DUMP_S = 2.0, 5.0, 0.5
-_MOST_BYTES = 1 << 20
+_ANSWER_S, _PY_SPY_S, _DUMP_S = 3.0, 5.0, 0.5
+_MOST_BYTES, _MOST_DIGITS = 1 << 20, 20
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 
 
@@ -36,15 +37,15 @@ def stack_of(ranks: Ranks, who: Who, run_dir: Path) -> str:
 
 
 def by_signal(pid: int, file: Path) -> str:
-    """What the process writes when it is told to; it is told only if it listens, as the signal would end it else."""
-    with suppress(OSError):
-        if not _listens(pid):
-            return ""
-        before = file.stat().st_size
-        os.kill(pid, STACK_SIGNAL)
-        time.sleep(_DUMP_S)
-        with file.open("rb") as dump:
-            dump.seek(before)
+    """What the process writes when its thread is told to that holds the file, and is named in its first line.
+
+    It is told only if it listens, as the signal would end the process else.
+    """
+    with suppress(OSError, ValueError), file.open("rb") as dump:
+        thread = int(dump.readline(_MOST_DIGITS))
+        dump.seek(0, os.SEEK_END)
+        if listens(pid) and ctypes.CDLL(None).tgkill(pid, thread, STACK_SIGNAL) == 0:
+            time.sleep(_DUMP_S)
             return of_dump(dump.read(_MOST_BYTES).decode(errors="replace"))
     return ""
 
@@ -56,7 +57,8 @@ def of_dump(dump: str) -> str:
     return "\n".join(f"{name} ({file}:{line})" for file, line, name in reversed(frames))
 
 
-def _listens(pid: int) -> bool:
+def listens(pid: int) -> bool:
+    """Whether the signal meets a handler in the process."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     caught = int(status.partition("SigCgt:")[2].split(maxsplit=1)[0], 16)
     return bool(caught >> (STACK_SIGNAL - 1) & 1)

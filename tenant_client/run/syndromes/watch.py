@@ -25,7 +25,7 @@ from tenant_client.run.syndromes.views import Link, RankView, Syndrome, Verdict,
 
 SUSPECT_S = 3.0
 CROWDED_PERCENT, STARVED_PERCENT = 25.0, 80.0
-_ANSWER_S = 2.0
+_ANSWER_S = 3.0
 _AGAIN_S = 15.0
 # What functions are called in which a rank may rightly keep others waiting, by the words of their names.
 _ASIDE_WORDS = {

@@ -25,6 +25,9 @@ _PACKAGE = "tenant_client.run.hook"
 class TorchWatch:
     """A finder that leaves finding to the others, and arranges that torch is followed once it is complete."""
 
+    def __init__(self) -> None:
+        self.stderr = _stderr()
+
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -72,9 +75,19 @@ def _loaded(module: Any, watch: Any) -> None:
     try:
         _follow(module)
     except Exception as error:  # noqa: BLE001  # an older torch, another Python: the job runs without us
+        if watch.stderr != _stderr():  # it may be a checkpoint of the job by now
+            return
         import logging
 
         logging.getLogger("pharoah").warning("pharoah: this process is not watched: %r", error)
+
+
+def _stderr() -> tuple[int, int] | None:
+    try:
+        status = os.fstat(2)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _follow(torch: Any) -> None:
