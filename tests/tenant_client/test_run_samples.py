@@ -67,7 +67,7 @@ def test_a_job_that_trains_nothing_is_said_not_to_be_described(tmp_path: Path) -
 
 
 def a_record(run_dir: Path, steps: int) -> None:
-    Writer(run_dir, Progress(0, 1, steps, 1e9, "train", None, 0)).close()
+    Writer(run_dir, Progress(0, 1, steps, 1e9, "train", None, 0))
 
 
 def test_why_a_workload_is_not_described(tmp_path: Path) -> None:
