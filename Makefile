@@ -14,6 +14,7 @@ TORCH ?= 2.13.0
 ATHERIS ?= 3.0.0
 SECONDS_EACH ?= 600
 ORDERS ?= 10
+GPU_WHEELS := click msgspec packaging shellingham typer
 TESTS ?=
 
 # Flower neither calls home nor looks for updates.
@@ -25,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 .PHONY: install
 install: $(VENV)/.installed ## Create .venv with the locked dependencies and this project in it
@@ -98,6 +99,22 @@ bench: install ## Run the benchmarks
 	@for figure in run stock_round poison telemetry hazard traces classification flight_recorder stability overhead; do \
 		$(BIN)/python benchmarks/$$figure.py || exit 1; \
 	done
+
+.PHONY: gpu
+gpu: ## Try on a GPU all that needs one, 8 minutes, no network: PYTHON= one that has PyTorch; report in out/gpu
+	@"$(PYTHON)" -m benchmarks.gpu
+
+.PHONY: gpu-wheels
+gpu-wheels: ## Fetch into out/gpu-wheels what `make gpu` needs beside PyTorch, as requirements.lock has it
+	@mkdir -p out/gpu-wheels
+	@awk -v wanted=' $(GPU_WHEELS) ' '/^[a-z]/ { split($$1, name, "=="); take = index(wanted, " " name[1] " ") } take' \
+		requirements.lock > out/gpu-wheels/requirements.txt
+	@for version in 3.12 3.13 3.14; do \
+		"$(PYTHON)" -m pip download -qq --no-deps --require-hashes --only-binary :all: --python-version $$version \
+			--platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 \
+			--dest out/gpu-wheels --requirement out/gpu-wheels/requirements.txt; \
+	done
+	@du -sh out/gpu-wheels
 
 .PHONY: measured
 measured: install ## Measure the quick figures anew, and write docs/measured.md from all of them

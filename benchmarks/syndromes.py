@@ -50,8 +50,8 @@ RIGHT = {
     "sleep": Syndrome.NON_COMMUNICATION_HANG,
     "slow": Syndrome.NON_COMMUNICATION_SLOW,
     "hog": Syndrome.NON_COMMUNICATION_SLOW,
-    "mismatch": Syndrome.COMMUNICATION_HANG,
-    "skip": Syndrome.COMMUNICATION_HANG,
+    "mismatch": Syndrome.MISMATCHED_COLLECTIVE,
+    "skip": Syndrome.MISMATCHED_COLLECTIVE,
     "stalled_link": Syndrome.COMMUNICATION_HANG,
     "throttled_link": Syndrome.COMMUNICATION_SLOW,
 }

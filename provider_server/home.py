@@ -3,7 +3,8 @@
     provider.toml            settings, see `provider_server.settings`
     signing.key context.key  32 bytes each, mode 0600
     tls.pem tls.key          the certificate, and its key, mode 0600; `renew_certificate` replaces both
-    provider.db              the store; superlink.db: Flower's own state, with the nodes that may connect
+    provider.db              the store; provider.db.lock: held by whoever holds a round
+    superlink.db             Flower's own state, with the nodes that may connect
     control.sock             while the provider runs: where its command line reaches it, mode 0600
 
 The directory itself has mode 0700. Without signing.key the federation cannot go on: keep a copy of the home that only

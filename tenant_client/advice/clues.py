@@ -28,7 +28,7 @@ from tenant_client.sources.reasons import REASONS, UNKNOWN, somebody_ended
 HARDWARE = ("gpu", "nvlink", "network", "storage", "host")
 _TEXT = 200
 _OF_DOMAIN: Mapping[Domain | None, float] = MappingProxyType({Domain.SCRIPT: 5.0, Domain.FRAMEWORK: 4.0})
-_ENDED = 9.0
+_ENDED, _STALLED = 9.0, "cancelled_stalled"
 _STOPPED, _STOPPED_IN_A_HANG = 2.0, 1.0
 _MOST_OF_A_HINT, _ESCALATED, _CLEARED = 3.5, 0.3, 0.15
 _LATE = ((0.0, 1.0), (1.0, 0.8), (6.0, 0.3))  # hours after the end up to which a hint still counts, and how much
@@ -79,7 +79,8 @@ class RunCounts:
 class FailureFacts:
     """What the tenant has about one attempt; `age_h` since it began, `verdict` and `ratio` of the bundle.
 
-    `ranks` is how many it had, None where that is not known; `domain` is the evidence's own, "" for that of the reason.
+    `ranks` is how many it had, None where that is not known; `domain` is the evidence's own, "" for that of the reason;
+    `has_failed` is false for one that succeeded or runs.
     """
 
     reason: str = UNKNOWN
@@ -94,6 +95,7 @@ class FailureFacts:
     tests: tuple[tuple[str, bool], ...] = ()
     ranks: int | None = None
     domain: str = ""
+    has_failed: bool = True
 
 
 @dataclass(frozen=True)
@@ -145,19 +147,21 @@ def clues_of(facts: FailureFacts) -> Iterator[Clue]:
 def _of_reason(facts: FailureFacts) -> Iterator[Clue]:
     text = facts.sentence[:_TEXT] or facts.reason
     text = text if text.startswith(facts.reason) else f"{facts.reason}: {text}"
-    if somebody_ended(facts.reason):
+    if somebody_ended(facts.reason) and facts.reason != _STALLED:
         yield Clue(text, {"ended": _ENDED})
         return
     if facts.is_stopped:
-        hung = any(finding.kind.endswith("hang") for finding in facts.findings)
+        hung = facts.reason == _STALLED or any(finding.kind.endswith("hang") for finding in facts.findings)
         yield Clue("it was asked to end", {"ended": _STOPPED_IN_A_HANG if hung else _STOPPED})
     weights = _weights_of(facts.reason, facts.domain)
     if weights:
         yield Clue(text, weights)
     yield from _of_words(_table().words, facts.sentence, "the log says")
-    if facts.age_h is not None and facts.age_h < _EARLY_H:
+    if facts.has_failed and facts.age_h is not None and facts.age_h < _EARLY_H:
         early = {"code": _EARLY, "software": _EARLY}
-        yield Clue(f"it failed {60 * facts.age_h:.0f} minutes after its start", early)
+        minutes = round(60 * facts.age_h)
+        when = f"{minutes} minutes after its start" if minutes > 1 else "within a minute of its start"
+        yield Clue(f"it failed {when}", early)
 
 
 def _weights_of(reason: str, domain: str) -> Weights:

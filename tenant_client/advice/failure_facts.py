@@ -80,6 +80,7 @@ def facts_of(known: Known, attempt: Attempt) -> FailureFacts:
         tuple((one.suspicion.value, not one.confirmed) for one in known.outcomes if one.lease == attempt.unit),
         _ranks(run),
         attempt.cause.domain,
+        has_failed=attempt.state in (AttemptState.FAILED, AttemptState.STOPPED),
     )
 
 

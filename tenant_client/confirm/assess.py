@@ -20,10 +20,14 @@ BINS, BARS = 24, " ▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True)
 class Measured:
-    """A sample, and the CPU share of other programs during it; above `MOST_BUSY` no slowness is confirmed."""
+    """A sample, and what other programs used: of the CPU during it, of the GPU before it.
+
+    Above `MOST_BUSY` no slowness is confirmed.
+    """
 
     sample: Sample
     busy: float
+    on_device: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -94,11 +98,13 @@ def assess(
 def _lenient(
     judgement: SampleJudgement, measured: Measured, *, undisturbed: bool, again: bool
 ) -> tuple[CheckVerdict, str]:
-    """A verdict, lowered if other programs used the CPU or if the run before disagrees."""
-    if judgement.verdict is CheckVerdict.MISMATCH and not undisturbed and measured.busy > MOST_BUSY:
+    """A verdict, lowered if other programs used the CPU or the GPU, or if the run before disagrees."""
+    used = {"GPU": measured.on_device, "CPU": 0.0 if undisturbed else measured.busy}
+    what = max(used, key=used.__getitem__)
+    if judgement.verdict is CheckVerdict.MISMATCH and used[what] > MOST_BUSY:
         return (
             CheckVerdict.WARNING,
-            f"slow, but other programs used {measured.busy:.0%} of the CPU; stop them and repeat the test",
+            f"slow, but other programs used {used[what]:.0%} of the {what}; stop them and repeat the test",
         )
     if again and judgement.verdict is not CheckVerdict.MISMATCH:
         return CheckVerdict.WARNING, "slow in the first run, not in the second"

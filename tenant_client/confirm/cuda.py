@@ -1,11 +1,13 @@
 """Benchmarks of a GPU: matrix products, memory, the link to the host, and a collective with a second GPU.
 
-- Times are CUDA events on the device. A job on the same device makes it slow: stop it first.
+- Times are CUDA events on the device. A job on the same device makes it slow: stop it first. `busy` tells of one.
 - torch is an optional extra; it is imported only here, when a benchmark starts.
 
 Not promised: machines without a GPU do not test these functions.
 """
 
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,6 +21,8 @@ COPY_BYTES = 1 << 30
 LINK_BYTES = 256 << 20
 REDUCE_WORDS = 1 << 24
 PREFIX = "cuda:"
+LOOKS, BETWEEN_LOOKS_S = 4, 0.7  # the driver's share is that of the last second, in which a test before may have run
+IDLE = 0.05
 
 
 def torch_for(device: str) -> Any:
@@ -35,6 +39,27 @@ def torch_for(device: str) -> Any:
 def described(device: str) -> str:
     """The product name of a device: only equal ones compare."""
     return str(torch_for(device).cuda.get_device_name(device))
+
+
+def busy(device: str) -> float:
+    """The share of the time that others compute on the device, by nvidia-smi before a test; 0 if it does not tell."""
+    share = 1.0
+    for look in range(LOOKS):
+        time.sleep(BETWEEN_LOOKS_S if look else 0)
+        about = torch_for(device).cuda.get_device_properties(device)
+        share = min(share, _utilisation(str(getattr(about, "uuid", ""))))
+        if share <= IDLE:
+            break
+    return share
+
+
+def _utilisation(uuid: str) -> float:
+    asked = ["nvidia-smi", f"--id=GPU-{uuid}", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(asked, capture_output=True, timeout=20, check=False).stdout.decode().strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return 0.0
+    return int(said) / 100 if said.isdecimal() else 0.0  # "[N/A]" of a part of a card
 
 
 @contextmanager

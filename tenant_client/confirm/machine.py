@@ -49,9 +49,10 @@ class Target:
     def measure(self, suspicion: Suspicion, seconds: float) -> Measured:
         """One run."""
         benchmark, device, described = self.benchmark(suspicion)
+        on_device = cuda.busy(device) if benchmark in cuda.BENCHMARKS else 0.0
         with Busy() as busy:
             sample = benchmark.run(seconds, device, described=described, clock=time.monotonic)
-        return Measured(sample, busy.share)
+        return Measured(sample, busy.share, on_device)
 
 
 class Busy:

@@ -7,18 +7,20 @@ Rules, in this order:
 
 1. Evidence about hardware, devices, killed workers and memory wins, in this order of levels.
 2. Then the launcher's verdict (torchrun's first failure, the exit status): errors of other ranks follow from the rank
-   that it names. A rank that a signal ended raised no exception, so an exception is another rank's.
+   that it names. A rank that a signal ended raised no exception, so an exception is another rank's. An abort comes
+   last: what was printed before it says why.
 3. Then the first error: the first line of a file; across ranks the earliest time if all times come from one kind of
    source, else network before collective before program, and a bare RuntimeError last.
 4. A symptom (time-out, lost peer, killed context) is what the survivors of a failure say. It is kept and shown, but
-   names a reason only if rounds do not count that reason, or if the kernel said it, but for an Xid: those that are
-   symptoms follow what a process did, or was done to it. Teardown never does.
+   names a reason only if rounds do not count that reason, or if the kernel said it, but for an Xid that is none of
+   NVLink's: those that are symptoms follow what a process did, or was done to it. Teardown never does.
 5. Then the owner's lessons. Nothing is guessed: without evidence the reason is `unknown`.
 
 In a log directory of torchelastic only the last attempt counts: earlier ones were restarted.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,7 +41,7 @@ from tenant_client.diagnosis.collectives.ras import analyse_ras, ras_evidence
 from tenant_client.diagnosis.filter_rules import keeps
 from tenant_client.diagnosis.lessons import Lessons
 from tenant_client.diagnosis.log_templates import Templates
-from tenant_client.diagnosis.odd_calls import odd_call
+from tenant_client.diagnosis.odd_calls import mismatch
 from tenant_client.diagnosis.wording import shared_fault, told
 from tenant_client.sources import (
     elastic,
@@ -61,6 +63,7 @@ from tenant_client.sources.flight_recorder import Dump
 from tenant_client.sources.job_log import Leftover
 from tenant_client.sources.reasons import REASONS, UNKNOWN
 from tenant_client.sources.scanning import Line
+from tenant_client.sources.xid import XIDS, XidRole
 
 _HEAD = 16 << 10
 _FEW = 8
@@ -70,6 +73,7 @@ _BEFORE_SLEEP = 100  # lines
 _LESSON = "lessons"
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 CANCELLED = "cancelled"
+_NO_MEMORY, _KILLED, _UNEVEN_END = "host_out_of_memory", "killed", "uneven_end"
 _VERDICTS = (torchrun.SOURCE, exit_status.SOURCE)
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
 _JOB_LOG = "job log"
@@ -89,8 +93,7 @@ class Diagnosis:
 
     If the reason is unknown, `root` is an exception without a matching cue, or None; `symptom` is then what the job's
     survivors say, or None. `verdict` is what the launcher says of the rank that ended first,
-    `odd` which ranks stood in another collective than the others, if the watchdogs' lines tell, or that several ranks
-    failed alike.
+    `odd` that several ranks failed alike.
     """
 
     reason: str
@@ -106,7 +109,8 @@ class Diagnosis:
         named = next((seen.rank for seen in self._agreeing() if seen.rank is not None), None)
         if named is not None or self.verdict is None:
             return named
-        return self.verdict.rank if self.root is None or self.root.source == job_log.SOURCE else None
+        ended_so = self.reason == _NO_MEMORY and self.verdict.reason == _KILLED
+        return self.verdict.rank if ended_so or self.root is None or self.root.source == job_log.SOURCE else None
 
     @property
     def host(self) -> str:
@@ -137,7 +141,8 @@ class Diagnosis:
             what = f"{self.symptom.reason}: {self.symptom.where}: {told(self.symptom.text)}"
             return f"cause unknown, only a symptom of it: {what}{self._odd}"
         if self.root is None:
-            return "cause unknown: no known error pattern in the logs"
+            ended = f"; rank {self.rank}: {self.verdict.text}" if self.verdict and self.rank is not None else ""
+            return f"cause unknown: no known error pattern in the logs{ended}"
         where = [f"rank {self.rank}" if self.rank is not None else "", self.host, f"GPU {self.gpu}" if self.gpu else ""]
         place = ", ".join(part for part in where if part)
         what = told(self.root.text)
@@ -281,9 +286,8 @@ def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
     root = _root(seen)
     if root is None:
         symptom = next(iter(_symptoms(seen)), None)
-        return Diagnosis(UNKNOWN, None, _few(seen, None), symptom, _verdict(seen), _odd_of(seen))
-    odd = _odd_of(seen) if root.role is Role.SYMPTOM else shared_fault(seen, root)
-    return Diagnosis(root.reason, root, _few(seen, root), verdict=_verdict(seen), odd=odd)
+        return Diagnosis(UNKNOWN, None, _few(seen, None), symptom, _verdict(seen))
+    return Diagnosis(root.reason, root, _few(seen, root), verdict=_verdict(seen), odd=shared_fault(seen, root))
 
 
 def _awake(seen: list[Evidence]) -> list[Evidence]:
@@ -296,10 +300,6 @@ def _awake(seen: list[Evidence]) -> list[Evidence]:
         or level_of(one.reason) is not Level.NETWORK
         or not any(file == one.file and 0 < at - one.line < _BEFORE_SLEEP for file, at in asleep)
     ]
-
-
-def _odd_of(seen: Sequence[Evidence]) -> str:
-    return odd_call(one.text for one in seen)
 
 
 def _root(seen: Sequence[Evidence]) -> Evidence | None:
@@ -316,11 +316,25 @@ def _root(seen: Sequence[Evidence]) -> Evidence | None:
         return _first_of_program(_without_late_ranks(roots))
     if verdict is not None and verdict.role is Role.ROOT:
         return verdict
-    return next((one for one in _symptoms(seen) if _may_name(one)), None)
+    abort = verdict if verdict is not None and verdict.role is Role.SYMPTOM else None
+    named = [one for one in _symptoms(seen) if _may_name(one) and one is not abort and not _of_another(one, abort)]
+    return next(filter(None, (mismatch(seen), *_left(seen), *named, abort)), None)
+
+
+def _left(seen: Sequence[Evidence]) -> Iterator[Evidence]:
+    """Ranks that ended by themselves before the others, and of which nothing else is said."""
+    heard = Counter(one.rank for one in seen)
+    yield from (one for one in seen if one.reason == _UNEVEN_END and (one.rank is None or heard[one.rank] == 1))
+
+
+def _of_another(symptom: Evidence, abort: Evidence | None) -> bool:
+    """Whether it is of another rank than the one that aborted first."""
+    return abort is not None and None not in (symptom.rank, abort.rank) and symptom.rank != abort.rank
 
 
 def _may_name(symptom: Evidence) -> bool:
-    from_kernel = symptom.source == kernel_log.SOURCE and kernel_log.code_of(symptom) is None
+    xid = XIDS.get(kernel_log.code_of(symptom) or 0)
+    from_kernel = symptom.source == kernel_log.SOURCE and (xid is None or xid.role is XidRole.BY_SEVERITY)
     return from_kernel or not REASONS[symptom.reason].counted
 
 

@@ -13,11 +13,13 @@ _OF_ADDRESSES = ("illegal_memory_access", "gpu_page_fault")
 _MOST = 200
 _BEGINNING = 90
 _FOLDER = re.compile(r"(?<=: )/(?:[^/:]+/)+(?=[^/:]+: )")
+# Where in its source a C++ message was written.
+_PLACE = re.compile(r"\[(?:enforce fail at )?/?(?:[\w.+-]+/)+[\w.-]+\.(?:cc|cpp|cu|h|hpp):\d+\][. ]*", re.ASCII)
 
 
 def told(text: str) -> str:
     """A line's beginning; of a long error of NCCL also its last words, which say what happened."""
-    flat = " ".join(text.split())
+    flat = _PLACE.sub("", " ".join(text.split()))
     before, mark, last = flat.partition("Last error: ")
     return f"{before[:_BEGINNING]}… {mark}{last}"[:_MOST] if mark and len(flat) > _MOST else flat[:_MOST]
 

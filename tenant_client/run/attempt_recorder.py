@@ -54,6 +54,8 @@ from tenant_client.workload.descriptor import Descriptor
 
 _BUSY_MS = 5000
 _MOST_KNOWN = 3
+_WATCH = "watch"
+_OWN = (_WATCH, "exit_status")  # what a stall says already
 
 
 class Record:
@@ -72,6 +74,7 @@ class Record:
     ) -> None:
         self.number = 1
         self.restart = 0
+        self.paths: set[str] = set()  # that the ranks work with
         self._unit = unit
         self._run_dir = run_dir
         self._logs = logs
@@ -146,10 +149,10 @@ class Record:
             before = found.get(restart - 1)
             began_s = found[restart].stat().st_mtime if restart in found else said[restart]
             self._end(AttemptState.FAILED, min(began_s, at_s), None, steps, findings)
-            paths = _of_restart(self._run_dir, restart - 1, before)
-            if restart not in found and self.restart == 0:  # all output so far is of the first start
-                paths = diagnose_attempt.files_of(self._run_dir, self._logs)
-            self._explain(self._cause(paths, findings, None) if paths else Explained(), counted=True)
+            own = _of_restart(self._run_dir, restart - 1, before)
+            if not own and self.restart == 0:  # all output so far is of the first start
+                own = diagnose_attempt.files_of(self._run_dir, self._logs)
+            self._explain(self._cause(own, findings, None) if own else Explained(), counted=True)
             self.restart = restart
             self.begin(min(began_s, at_s), self.number + 1)
 
@@ -240,7 +243,8 @@ class Record:
         if state is AttemptState.STOPPED:
             self.asked(asked)
         said = self._cause(self._paths(found), findings, _status(how))
-        ended = by_somebody(how, said.cause, asked=state is AttemptState.STOPPED) or ran_out(how, self._program)
+        logged = AttemptCause() if said.source == _WATCH else said.cause
+        ended = by_somebody(how, logged, asked=state is AttemptState.STOPPED) or ran_out(how, self._program)
         if ended is not (state is AttemptState.STOPPED):
             state = AttemptState.STOPPED if ended else AttemptState.FAILED
             self._end(state, at_s, how, steps, findings)
@@ -286,7 +290,7 @@ class Record:
             self._explain(replace(said, cause=cause), counted=True)
             self._tell(AttemptState.STOPPED, cause)
             return
-        if asked.standing.stalled and said.cause.place:
+        if asked.standing.stalled and said.cause.place and said.source not in _OWN:
             cause = replace(cause, sentence=f"{cause.sentence}; in the logs: {said.cause.sentence}")
         self._explain(Explained(cause), counted=False)
         self._tell(AttemptState.STOPPED, cause)
@@ -331,7 +335,8 @@ class Record:
             if self._connection is not None:
                 workload = workload_name(self._connection, self._home, self._unit)
                 dropped = load_rules(self._home / FILE).of(workload)
-        return diagnose_attempt.cause_of(paths, findings, status, self._lessons, self._ours, dropped)
+        found = diagnose_attempt.cause_of(paths, findings, status, self._lessons, self._ours, dropped)
+        return diagnose_attempt.with_space(found, self.paths, self._ours)
 
     def _learn(self, at_s: float, findings: Sequence[WatchFinding], found: dict[int, Path]) -> None:
         """Takes what a healthy attempt printed; one with a finding that still held is none."""

@@ -1,7 +1,8 @@
 """Diagnoses a failed attempt from its run directory and further logs: one cause, or `unknown`.
 
 - An unreadable file causes a warning and does not stop the diagnosis.
-- A hang seen by the watchdog is evidence: a symptom, until a flight recorder dump shows the collective that hangs.
+- A hang seen by the watchdog is evidence: a symptom, with the rank that the others waited for. Ranks that do not call
+  the same are a cause.
 - Slow ranks, NaN losses and loss spikes name no cause. Neither do hints: they predict failures.
 """
 
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tenant_client.records.attempts import AttemptCause
 from tenant_client.run.fail_open import FailOpen
+from tenant_client.run.free_space import full_among
 from tenant_client.run.run_directory import DUMPS
 from tenant_client.run.watchdog import Kind, WatchFinding
 from tenant_client.sources.evidence import Evidence, Role
@@ -25,6 +27,13 @@ if TYPE_CHECKING:
     from tenant_client.diagnosis.sureness import Sureness
 
 _SOURCE = "watch"
+_UNWRITTEN = ("checkpoint_write", "disk_full")
+_SAYS = {
+    Kind.MISMATCHED_COLLECTIVE: ("mismatched_collective", Role.ROOT),
+    Kind.NON_COMMUNICATION_HANG: ("collective_timeout", Role.SYMPTOM),
+    Kind.OUT_OF_MEMORY: ("host_out_of_memory", Role.ROOT),
+    Kind.UNEVEN_END: ("uneven_end", Role.SYMPTOM),
+}
 _SPOOLS = ("output.log.1", "output.log", "stdout.log.1", "stdout.log", "stderr.log.1", "stderr.log")
 
 
@@ -84,6 +93,19 @@ def cause_of(
     return Explained()
 
 
+def with_space(explained: Explained, paths: AbstractSet[str], ours: FailOpen) -> Explained:
+    """Of a write that failed, what is free on the file system of the job's `paths` that is full, or fullest."""
+    cause = explained.cause
+    if cause.reason not in _UNWRITTEN:
+        return explained
+    with ours.guard("cannot look at the free space"):
+        is_full, free = full_among(paths)
+        reason = "disk_full" if is_full else cause.reason
+        sentence = f"{reason}{cause.sentence.removeprefix(cause.reason)}" + (f"; {free}" if free else "")
+        return replace(explained, cause=replace(cause, reason=reason, sentence=sentence))
+    return explained
+
+
 def stalled_between(paths: Sequence[Path], ours: FailOpen) -> tuple[str, str] | None:
     """The two nodes between which a collective stalled, by dumps and NCCL's logs; None where these name no two."""
     with ours.guard("cannot look for two nodes to vote for"):
@@ -126,29 +148,29 @@ def _lessons(file: Path, ours: FailOpen) -> "Lessons":
 
 
 def watched(findings: Iterable[WatchFinding]) -> list[Evidence]:
-    """The watchdog's findings that still held when the job ended, as evidence without a cause."""
+    """The watchdog's findings that still held when the job ended, as evidence."""
     return [
         Evidence(
-            UNKNOWN,
-            Role.SYMPTOM,
+            *_SAYS.get(finding.kind, (UNKNOWN, Role.SYMPTOM)),
             _SOURCE,
-            "progress",
+            "while it ran",
             0,
-            f"{finding.kind}: {finding.text}",
+            finding.text if finding.kind in _SAYS else f"{finding.kind}: {finding.text}",
             finding.since_s,
-            _only(finding),
+            only_rank(finding),
         )
         for finding in findings
         if finding.cleared_at_s is None and finding.kind is not Kind.HINT
     ]
 
 
-def _only(finding: WatchFinding) -> int | None:
+def only_rank(finding: WatchFinding) -> int | None:
+    """The rank of a finding that is about one."""
     return finding.ranks[0] if len(finding.ranks) == 1 else None
 
 
 def _cause(diagnosis: "Diagnosis") -> AttemptCause:
-    cause = AttemptCause(diagnosis.reason, sentence=diagnosis.sentence)
+    cause = AttemptCause(diagnosis.reason, diagnosis.rank, sentence=diagnosis.sentence)
     if diagnosis.root is None:
         return cause
     root = diagnosis.root

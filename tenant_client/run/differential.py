@@ -23,11 +23,12 @@ DEVIATIONS = 4.0
 SHARE = 0.1  # of a step: what a rank must lose to be worth a word
 _WAITS_MORE = 0.5
 _MAD = 1.4826
+HOST = "host CPU"
 _ORGANS = {
     "input": "data loader or storage",
     "checkpoint": "storage",
     "gc": "garbage collection",
-    "collective": "host",
+    "collective": HOST,
 }
 _MEETING = ("collective",)
 _MEETING_UNSEEN = ("backward",)  # where a job calls no collective itself, as under DDP
@@ -50,7 +51,7 @@ class Oddity:
         """For the owner of the job."""
         where = f" in {self.name}" if self.name else ""
         lost = f"{self.excess_ms:.3g} ms more per step than its peers, {self.share:.0%} of a step"
-        return f"rank {self.rank} is slow in {self.kind}{where}: {lost}; look at: {self.organ}"
+        return f"rank {self.rank} is slow in {self.kind}{where}: {lost}; suspect: {self.organ}"
 
 
 class Differential:
@@ -138,7 +139,7 @@ def _among(peers: Sequence[Pattern]) -> Iterable[Oddity]:
             excess_ms = _excess_ms(own, others, _allowance(pattern, peers))
             if excess_ms > SHARE * step_ms:
                 name = max((f for f in pattern.functions if f.kind == kind), key=lambda f: f.mean_ms, default=None)
-                organ = _ORGANS.get(kind) or ("host" if _waits(pattern, peers, kind) else "compute device")
+                organ = _ORGANS.get(kind) or (HOST if _waits(pattern, peers, kind) else "compute device")
                 yield Oddity(
                     pattern.rank, kind, name.name if name else "", organ, excess_ms, min(1.0, excess_ms / step_ms)
                 )

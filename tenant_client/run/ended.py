@@ -24,6 +24,7 @@ TIME_LIMIT = "time_limit"
 GRACE_S = 1800.0  # a job that goes on for longer after a signal did not end because of it
 _TIMEOUT = "timeout"  # of coreutils
 _TIMED_OUT = 124
+_STALLED = "cancelled_stalled"
 _NODE_FAILURE = "node_failure"
 _BEFORE_LIMIT_S = 180.0  # schedulers ask a job to end some time before they end it
 _BY_SCHEDULER = (TIME_LIMIT, "preempted", "evicted")
@@ -71,6 +72,9 @@ def while_what(asked: Asked, said: str, ends_at_s: float | None) -> AttemptCause
     """The reason and a sentence. `said` is the reason in the logs, `ends_at_s` the limit that the scheduler set."""
     reason, state = _reason(asked, said, ends_at_s)
     who = _signal(asked.signal) + (f" from {asked.sender}" if asked.sender else "")
+    if reason == _STALLED:
+        by = f"ended by {who}" if asked.signal else who
+        return AttemptCause(reason, asked.standing.rank, sentence=f"{reason}: {state}; {by}")
     return AttemptCause(reason, sentence=f"{reason}: {who}, {state}")
 
 
@@ -97,13 +101,13 @@ def same_job(one: str, other: str) -> bool:
 def _reason(asked: Asked, said: str, ends_at_s: float | None) -> tuple[str, str]:
     at = asked.standing
     if at.hangs and at.stalled:
-        return "cancelled_stalled", at.stalled
+        return _STALLED, at.stalled
     if said in _BY_SCHEDULER:
         return said, _steps(at)
     if asked.sender == _TIMEOUT or (ends_at_s is not None and asked.at_s >= ends_at_s - _BEFORE_LIMIT_S):
         return TIME_LIMIT, _steps(at)
     if at.stalled:
-        return "cancelled_stalled", at.stalled
+        return _STALLED, at.stalled
     if at.diverging:
         return "cancelled_diverging", at.diverging
     if at.evaluations:

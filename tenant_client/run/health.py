@@ -11,15 +11,18 @@ from tenant_client.run.hook.patterns import Pattern
 from tenant_client.run.hook.progress import Progress
 from tenant_client.run.host_memory import HostMemory
 from tenant_client.run.loss_trend import LossTrend
+from tenant_client.run.oom_kills import OomKills
 from tenant_client.run.watchdog import Kind, WatchFinding
 
 
 class Health:
     """Watches one attempt. `findings` are in the order in which they began; a rank has one of each kind at a time."""
 
-    def __init__(self, memory: HostMemory | None = None) -> None:
+    def __init__(self, memory: HostMemory | None = None, kills: OomKills | None = None) -> None:
         self.findings: list[WatchFinding] = []
         self._memory = memory or HostMemory()
+        self._kills = kills or OomKills()
+        self._pids: set[int] = set()  # of the attempt in which the kernel ended one
         self._functions = Differential()
         self._trends: dict[tuple[int, int], LossTrend] = {}
 
@@ -38,7 +41,22 @@ class Health:
         training = {progress.rank: progress.pid for progress in ranks if progress.phase == "train"}
         for rank, text in self._memory.feed(now_s, training).items():
             self._set(Kind.MEMORY_GROWTH, now_s, step, rank, text)
+        self._judge_kills(now_s, step, {progress.rank: progress.pid for progress in ranks})
         return self.findings[known:]
+
+    def _judge_kills(self, now_s: float, step: int, pids: Mapping[int, int]) -> None:
+        """What the kernel ended; a restart begins anew."""
+        ended = self._kills.feed(now_s, pids)
+        known = [one for one in self.findings if one.kind is Kind.OUT_OF_MEMORY and one.cleared_at_s is None]
+        if ended is not None and not known:
+            ranks, what = ended
+            who = f"rank {ranks[0]}" if ranks else "a rank"
+            text = f"the kernel ended {who} for want of memory: {what}"
+            self.findings.append(WatchFinding(Kind.OUT_OF_MEMORY, now_s, step, ranks, text))
+        elif known and pids and not set(pids.values()) & self._pids:
+            self.findings = [replace(one, cleared_at_s=now_s) if one in known else one for one in self.findings]
+        if ended is not None:
+            self._pids = set(pids.values())
 
     def _judge_functions(self, now_s: float, step: int, seen: Iterable[Pattern]) -> None:
         standing = self._functions.feed(seen)

@@ -5,6 +5,7 @@ the job until it ends and journals its exit status as unknown.
 """
 
 import json
+import math
 import os
 import select
 import signal
@@ -23,22 +24,26 @@ from tenant_client.advice.hints import end_of
 from tenant_client.records.attempts import AttemptState
 from tenant_client.run import restarts
 from tenant_client.run.attempt_recorder import Record
+from tenant_client.run.diagnose_attempt import only_rank
 from tenant_client.run.ended import Asked, within_grace
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.failure_rate import FailureRate
+from tenant_client.run.free_space import paths_of
 from tenant_client.run.health import Health
+from tenant_client.run.hook import readings
 from tenant_client.run.hook.checkpoints import ask
 from tenant_client.run.hook.sampler import WILL_PROFILE
 from tenant_client.run.launcher import Launcher
 from tenant_client.run.lease_hints import Hinted, asks_to_save
 from tenant_client.run.observer_pipe import jobs_environment
 from tenant_client.run.pace import PaceRecorder
+from tenant_client.run.restart_point import bad_since
 from tenant_client.run.run_directory import hold, node_list, prune
 from tenant_client.run.settings import RunSettings
 from tenant_client.run.supervise import Ending
 from tenant_client.run.syndromes.reports import Reports
 from tenant_client.run.usage import UsageRecorder
-from tenant_client.run.watchdog import Sample, Watch, WatchFinding
+from tenant_client.run.watchdog import Sample, Standing, Watch, WatchFinding
 from tenant_client.run.workload import RunWorkload
 
 if TYPE_CHECKING:
@@ -72,6 +77,7 @@ class Observer:
         self._why_not = ""
         self._asked: list[Asked] = []
         self._own_signals = 0
+        self._pids: set[int] = set()
         self._syndromes: Reports | None = None
         self.pidfd: int | None = None
 
@@ -115,11 +121,14 @@ class Observer:
             ranks: list[Progress] = []
             with self._ours.guard("watching"):
                 ranks += progresses(self._run_dir)
-                self._say(self._watch.feed(now_s, map(sample_of, ranks)), now_s)
+                self._say(self._watch.feed(now_s, map(self._sample, ranks)), now_s)
+                self._keep_paths(ranks)
             with self._ours.guard("cannot keep how the attempt goes"):
                 if self._record is not None and self._pace is not None:
                     samples = list(map(sample_of, ranks))
-                    self._pace.look(now_s, self._record.number, samples, hangs=self._watch.hangs)
+                    self._pace.look(
+                        now_s, self._record.number, samples, hangs=self._watch.hangs or self._hang is not None
+                    )
             with self._ours.guard("cannot measure what the job uses"):
                 if self._record is not None and self._usage is not None:
                     self._usage.look(now_s, self._record.number, ranks)
@@ -140,6 +149,19 @@ class Observer:
 
         if self._record is not None:
             self._record.keep_findings(self._findings(now_s), self._watch.steps)
+
+    def _keep_paths(self, ranks: "Sequence[Progress]") -> None:
+        for pid in {rank.pid for rank in ranks} - self._pids:
+            self._pids.add(pid)
+            if self._record is not None:
+                self._record.paths |= paths_of(pid)
+
+    def _sample(self, progress: "Progress") -> Sample:
+        """With the step since which the loss is no number, as `restart` has it."""
+        sample = sample_of(progress)
+        if progress.loss is None or math.isfinite(progress.loss):
+            return sample
+        return replace(sample, bad_since=bad_since(readings.read(self._run_dir / readings.file_name(progress.rank))))
 
     def _tell_end(self) -> None:
         """Prints what the provider has newly said of the end of the lease."""
@@ -191,7 +213,7 @@ class Observer:
         if sender is None:  # the job's own doing: `kill 0` in a script reaches `run`, too
             self._own_signals += 1
             return
-        self._asked.append(Asked(at_s, number, sender, self._watch.standing(at_s)))
+        self._asked.append(Asked(at_s, number, sender, self._standing(at_s)))
         with self._ours.guard("cannot record who ended the job"):
             if self._record is not None and len(self._asked) == 1:
                 self._record.asked(self._asked[0])
@@ -201,18 +223,29 @@ class Observer:
         asked = within_grace(self._asked, at_s)
         if how is not None and asked is None and len(how.asked_by) <= self._own_signals + len(self._asked):
             how = replace(how, asked_by=())
-        return how, asked or Asked(at_s, how.signal if how else None, "", self._watch.standing(at_s))
+        return how, asked or Asked(at_s, how.signal if how else None, "", self._standing(at_s))
+
+    def _standing(self, at_s: float) -> Standing:
+        """How the job stands, by the hang that was found with its rank, if one was."""
+        at, hang = self._watch.standing(at_s), self._hang
+        return at if hang is None else replace(at, hangs=True, stalled=hang.text, rank=only_rank(hang))
+
+    @property
+    def _hang(self) -> WatchFinding | None:
+        return self._syndromes.hang if self._syndromes is not None else None
 
     def end(self, how: Ending | None, at_s: float) -> None:
         """Ends the watch; `how` is None if the exit status is unknown."""
         how, asked = self._ended_by(how, at_s)  # as of the last tick: what it did while it ended is no stand
         self.tick(at_s)
-        self._say(self._watch.finish(at_s), at_s)
+        self._say(self._watch.finish(at_s, failed=how is not None and how.code != 0 and not how.asked_by), at_s)
         with self._ours.guard("cannot keep how the attempt went"):
             if self._pace is not None:
                 self._pace.keep(at_s)
             if self._usage is not None:
                 self._usage.keep(at_s)
+        if how is not None and how.code == 0 and self._syndromes is not None:
+            self._syndromes.clear(at_s)
         findings = self._findings(at_s)
         found = self._found()
         with self._ours.guard("cannot copy torchrun's error files"):

@@ -43,6 +43,13 @@ class RestartPoint:
         )
 
 
+def bad_since(readings: Sequence[Reading]) -> int | None:
+    """The step of the first of the last readings whose loss is no number; None if the last one is finite."""
+    losses = [(reading.step, reading.loss) for reading in readings if reading.loss is not None]
+    good = max((at for at, (_, loss) in enumerate(losses) if math.isfinite(loss)), default=-1)
+    return losses[good + 1][0] if losses[good + 1 :] else None
+
+
 def restart_point(readings: Mapping[int, Sequence[Reading]], checkpoints: Iterable[int] = ()) -> RestartPoint | None:
     """The advice, by the readings of each rank; None if nothing is out of band. `checkpoints` are further steps."""
     bad = {rank: out_of_band(of_rank) for rank, of_rank in readings.items()}

@@ -41,14 +41,20 @@ class Kind(StrEnum):
     COMMUNICATION_HANG = "communication_hang"
     NON_COMMUNICATION_SLOW = "non_communication_slow"
     COMMUNICATION_SLOW = "communication_slow"
+    MISMATCHED_COLLECTIVE = "mismatched_collective"
     UNDECIDED = "undecided"
     LEASE_END = "lease_end"  # what the provider said of the lease's end: see `tenant_client.run.lease_ends`
+    OUT_OF_MEMORY = "out_of_memory"  # the kernel ended a rank for want of memory: see `tenant_client.run.host_memory`
+    UNEVEN_END = "uneven_end"
     LAUNCHER = "launcher"  # what the launcher said: see `tenant_client.run.launcher`
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Where one rank is. `phase` is one of `tenant_client.run.hook.progress.PHASES`; times in seconds on one clock."""
+    """Where one rank is. `phase` is one of `tenant_client.run.hook.progress.PHASES`; times in seconds on one clock.
+
+    `bad_since` is the step at which a loss that is no number was read first, None where that is not known.
+    """
 
     rank: int
     step: int
@@ -57,6 +63,7 @@ class Sample:
     loss: float | None = None
     restart: int = 0
     evaluations: int = 0
+    bad_since: int | None = None
 
 
 @dataclass(frozen=True)
@@ -94,8 +101,8 @@ class WatchFinding:
 class Standing:
     """What the watch makes of the job at one moment, for the case that somebody ends it then.
 
-    `stalled` and `diverging` say in what way, "" where it is not so; `hangs` that a hang was reported. A person sees a
-    stall before it is an alarm: `stalled` needs less than a finding.
+    `stalled` and `diverging` say in what way, "" where it is not so; `hangs` that a hang was reported, of `rank` if it
+    is one rank's. A person sees a stall before it is an alarm: `stalled` needs less than a finding.
     """
 
     steps: int = 0
@@ -103,8 +110,10 @@ class Standing:
     stalled: str = ""
     diverging: str = ""
     evaluations: int = 0
+    rank: int | None = None
 
 
+_ENDS = ("end", "failed")
 _STEADY_AFTER = 3
 _SEEN_S = 10.0  # who looks at a job that has stood still for less does not see it
 _GAPS = 2.0
@@ -137,7 +146,7 @@ class _Rank:
         return steps > 0 and new.loss is not None
 
     def allowed_s(self, limits: WatchLimits) -> float:
-        if self.last.phase == "end":
+        if self.last.phase in _ENDS:
             return math.inf
         if self.last.phase in ("eval", "checkpoint"):
             return limits.aside_s
@@ -184,7 +193,7 @@ class Watch:
 
     def standing(self, now_s: float) -> Standing:
         """How the job stands at `now_s`."""
-        running = [rank for rank in self._ranks.values() if rank.last.phase != "end"]
+        running = [rank for rank in self._ranks.values() if rank.last.phase not in _ENDS]
         still = [rank for rank in running if self._still_s(rank, now_s) > rank.unremarkable_s(self._limits)]
         evaluations = max((rank.last.evaluations for rank in self._ranks.values()), default=0)
         stalled = self._where(still, now_s) if still and len(still) == len(running) else ""
@@ -199,13 +208,22 @@ class Watch:
     def _holds(self, kind: Kind) -> WatchFinding | None:
         return next((one for one in self.findings if one.kind is kind and one.cleared_at_s is None), None)
 
-    def finish(self, now_s: float) -> list[WatchFinding]:
+    def finish(self, now_s: float, *, failed: bool = False) -> list[WatchFinding]:
         """Ends the watch. One NaN loss is enough here, since no second sample can follow."""
         known = len(self.findings)
         for number, rank in self._ranks.items():
             if rank.bad_since is not None:
-                self._set(Kind.NAN_LOSS, now_s, (number,), f"loss of rank {number} is {rank.last.loss}")
+                self._set(Kind.NAN_LOSS, now_s, (number,), _no_number(rank))
+        if failed:
+            self._judge_ends(now_s)
         return self.findings[known:]
+
+    def _judge_ends(self, now_s: float) -> None:
+        """Ranks that ended without an exception, where most of a job that failed did not."""
+        ended = [rank for rank in self._ranks.values() if rank.last.phase == "end"]
+        if ended and 2 * len(ended) <= len(self._ranks):
+            who = f"{_who(ended, len(self._ranks))} ended by itself (exit) at {_spread(ended)}, before the others"
+            self._set(Kind.UNEVEN_END, now_s, _numbers(ended), who)
 
     def _take(self, now_s: float, sample: Sample) -> None:
         rank = self._ranks.get(sample.rank)
@@ -217,7 +235,7 @@ class Watch:
     # ---- movement ------------------------------------------------------------------------------------------------
 
     def _judge_movement(self, now_s: float) -> None:
-        running = [rank for rank in self._ranks.values() if rank.last.phase != "end"]
+        running = [rank for rank in self._ranks.values() if rank.last.phase not in _ENDS]
         still = [rank for rank in running if self._still_s(rank, now_s) > rank.allowed_s(self._limits)]
         if still and len(still) == len(running):
             self._set(Kind.HANG, now_s, _numbers(still), self._stuck(still, now_s))
@@ -272,10 +290,9 @@ class Watch:
         if finite:
             rank.bad_since = None
         elif rank.bad_since is None:
-            rank.bad_since = last.step
+            rank.bad_since = last.step if last.bad_since is None else last.bad_since
         if rank.bad_since is not None and last.step - rank.bad_since >= _LOSS_EVERY_STEPS:
-            text = f"loss of rank {last.rank} is {loss} since step {rank.bad_since}"
-            self._set(Kind.NAN_LOSS, now_s, (last.rank,), text)
+            self._set(Kind.NAN_LOSS, now_s, (last.rank,), _no_number(rank))
         elif all(other.bad_since is None for other in self._ranks.values()):
             self._clear(Kind.NAN_LOSS, now_s)
         repeated, rank.seen_loss = loss == rank.seen_loss, loss
@@ -311,6 +328,10 @@ class Watch:
 
 def _numbers(ranks: Iterable[_Rank]) -> tuple[int, ...]:
     return tuple(sorted(rank.last.rank for rank in ranks))
+
+
+def _no_number(rank: _Rank) -> str:
+    return f"loss of rank {rank.last.rank} is {rank.last.loss} since step {rank.bad_since}"
 
 
 def _who(ranks: Sequence[_Rank], total: int) -> str:

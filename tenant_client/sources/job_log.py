@@ -142,7 +142,7 @@ class _Job:
         if self._tracebacks.open or self._torchrun.open:
             return scanner.line()
         if not self._failed_at:
-            return scanner.hit(_gate_and_progress() if self._kept else None)
+            return scanner.hit()
         self._looked_at += 1
         return scanner.line() if self._looked_at < _MOST_LOOKED_AT else scanner.hit(_gate_and_progress())
 
@@ -156,8 +156,10 @@ class _Job:
             self._read.append(line.text)
         elif (self._failed_at or self._tracebacks.open) and self._begins_again(line.text):
             self._begin_again(line)
-        elif not self._spoke(line) and (self._kept or self._failed_at or self._tracebacks.open):
-            self._went_on(line)
+        elif not self._spoke(line) and (self._failed_at or self._tracebacks.open) and _QUIET not in line.text:
+            self._recent.append(line)
+            if self._lives(line) and self._survive(line.number):
+                self._tracebacks = Tracebacks()
 
     def close(self) -> list[Evidence]:
         for chain in self._tracebacks.close():
@@ -184,7 +186,7 @@ class _Job:
         one, cue = spokesman(exceptions) if exceptions else (None, None)
         if one is not None and cue is not None:
             self._keep(self._evidence(cue, one.line, one.text, one.head, Form.LAST_WORDS))
-        word = None if any(_tells(seen) for seen in self._kept.values()) else last_words.said(tail)
+        word = None if any(_tells(seen) for seen in self._kept.values()) else last_words.said(tail, self._read)
         if word is not None:
             self._keep(self._evidence(word.cue, word.line.number, word.text, word.line.text, Form.LAST_WORDS))
 
@@ -208,11 +210,13 @@ class _Job:
         if cue is None:
             return None
         if cue.explains:
-            self._warned.append((cue.explains, self._evidence(cue, line.number, line.text, line.text)))
+            finer = match_line(line.text, ("device",)) or cue
+            self._warned.append((cue.explains, self._evidence(finer, line.number, line.text, line.text)))
             return None
         stopped = _STOPPED.search(line.text)
         if stopped and (cue.role is Role.TEARDOWN or somebody_ended(cue.reason)):
             self._stopped, self._stopped_at = stopped[1] or "CANCELLED", line.number
+            self._failed_at = line.number
         return self._evidence(cue, line.number, line.text, line.text)
 
     def _take_chain(self, chain: Sequence[Raised]) -> None:
@@ -263,8 +267,7 @@ class _Job:
         if not again:  # what comes again and again between steps ends nothing
             self._steps, self._alive, self._looked_at = Steps(), 0, 0
             for line in [line for line in self._recent if line.number > seen.line]:
-                self._note(line)
-                if self._survive(line.number):
+                if self._lives(line) and self._survive(line.number):
                     break
 
     def _after_stop(self, seen: Evidence) -> bool:
@@ -279,23 +282,17 @@ class _Job:
         before = [one for one in self._kept.values() if one.role is Role.SYMPTOM and one.line < seen.line]
         return any(level_of(one.reason) in (Level.NETWORK, Level.COLLECTIVE) for one in before)
 
-    def _went_on(self, line: Line) -> None:
-        if _QUIET in line.text:
-            return
-        self._recent.append(line)
-        self._note(line)
-        if self._survive(line.number):
-            self._tracebacks = Tracebacks()
-
-    def _note(self, line: Line) -> None:
-        """Counts a line that shows that the job lives on: a step, or a record of a logger."""
+    def _lives(self, line: Line) -> bool:
+        """Whether a line shows that the job lives on: a step, or a record of a logger."""
         stepped = self._steps.feed(line.text)
         said = None if stepped else record(line.text)
-        if stepped or (said is not None and said.level < LogLevel.ERROR and not is_teardown(line.text)):
-            self._alive += 1
-            for caught in self._caught:
-                if len(caught.later) < _ALIVE and (said is None or said.shape == caught.shape):
-                    caught.later.add(line.number)
+        if not stepped and (said is None or said.level is LogLevel.ERROR or is_teardown(line.text)):
+            return False
+        self._alive += 1
+        for caught in self._caught:
+            if len(caught.later) < _ALIVE and (said is None or said.shape == caught.shape):
+                caught.later.add(line.number)
+        return True
 
     def _survive(self, number: int) -> bool:
         """Forgets the failures once there are so many steps after them."""

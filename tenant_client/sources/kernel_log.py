@@ -49,7 +49,7 @@ class KernelLines:
 
     def evidence(self, line: Line) -> Evidence | None:
         """What a line says, None where it says nothing of a failure."""
-        found = self._xid(line.text) or _sxid(line.text)
+        found = (self._xid(line.text) or _sxid(line.text)) if "Xid" in line.text else None
         if found is None:
             cue = match_line(line.text, ("kernel",))
             found = _Said(cue.reason, cue.role, cue.domain, cue.advice) if cue else None

@@ -63,8 +63,12 @@ def raised(tail: Sequence[Line], read: Collection[str]) -> list[Raised]:
     return [one for one in found if one.line > retried]
 
 
-def said(tail: Sequence[Line]) -> LastWord | None:
-    """The line that section `end` explains, by the table's first cue; else a loss that is no number."""
+def said(tail: Sequence[Line], read: Collection[str] = ()) -> LastWord | None:
+    """The line that section `end` explains, by the table's first cue; else a loss that is no number.
+
+    The code that a traceback shows says nothing; `read` are lines that were parts of tracebacks.
+    """
+    tail = [line for line in tail if line.text not in read or not _CODE.match(_body(line))]
     ends = [
         LastWord(cue, line, line.text)
         for line in _after_last_step(tail)

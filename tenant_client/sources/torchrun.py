@@ -17,6 +17,7 @@ follows from it. An exit code of 1 is Python's for an exception: the verdict the
 """
 
 import re
+import signal
 
 from federation.runtime.foreign import number
 from tenant_client.sources.evidence import Evidence, Role
@@ -66,9 +67,11 @@ class TorchrunLines:
     def _verdict(self, status: int, rank: int | None, line: Line) -> Evidence | None:
         if status == 0:
             return None
-        reason = UNKNOWN if status == _RELAYED else reason_of(status)
         killer = signal_of(status)
-        text = f"first failure: exit code {status}{f' ({killer.name})' if killer else ''}"
+        reason = UNKNOWN if status == _RELAYED else reason_of(status)
         role = Role.TEARDOWN if reason == UNKNOWN else role_of(status)
+        if killer is signal.SIGHUP:  # a launcher is not asked to end by a signal to one of its ranks
+            reason, role = "killed", Role.ROOT
+        text = f"first failure: exit code {status}{f' ({killer.name})' if killer else ''}"
         told = reason, role, SOURCE, self._file, line.number, text, None, rank, self._host
         return Evidence(*told, advice=advice_of(status))

@@ -47,10 +47,11 @@ def explain(home: Home, lease: Lease = "", *, latest: Latest = False, as_json: A
 
 
 def _lines(found: "Explanation") -> "Iterator[str]":
-    from tenant_client.advice.explanation import WORDS
+    from tenant_client.advice.explanation import WORDS, FailureCause
 
-    for place, one in enumerate(found.ranked, 1):
+    causes = [one for one in found.ranked if one.cause is not FailureCause.UNDECIDED]
+    for place, one in enumerate(causes, 1):
         side = "" if one.side == "nobody" else f", {one.side}" + ("" if one.side == "both" else "'s side")
-        yield f"  {place}. {one.cause}{side} (weight {one.weight:.1f}): {WORDS[one.cause]}"
+        yield f"  {place}. {one.cause}{side}: {WORDS[one.cause]}"
         yield from (f"       for      {text}" for text in one.evidence_for)
         yield from (f"       against  {text}" for text in one.evidence_against)

@@ -68,7 +68,7 @@ def test_a_tie_of_two_calls_names_nobody() -> None:
     found = judged(ranks)
     assert (found.verdict, found.culprits) == (CollectiveVerdict.MISMATCH, ())
     assert "no majority" in found.sentence
-    assert [one.role for one in evidence(found)] == [Role.SYMPTOM]
+    assert [(one.reason, one.role, one.rank) for one in evidence(found)] == [("mismatched_collective", Role.ROOT, None)]
 
 
 def test_of_two_calls_the_one_that_cannot_be_right_by_itself_loses() -> None:

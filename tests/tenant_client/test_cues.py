@@ -28,6 +28,7 @@ def test_every_reason_has_a_cue_for_a_root_or_is_a_symptom_by_nature() -> None:
     assert set(CAUSES) - {REASONS[reason].parent for reason in roots} == {"nccl_timeout_error", "nccl_remote_error"}
     assert {REASONS[cue.reason].parent for cue in cues if cue.reason != "unknown"} - {""} == set(CAUSES)
     elsewhere = {"killed", "exit_code"}  # an exit status names them
+    elsewhere |= {"uneven_end"}  # who ended and who did not
     elsewhere |= {reason for reason in REASONS if reason.startswith("cancelled_")}  # how the job stood at the signal
     assert set(REASONS) - set(CAUSES) - elsewhere - {cue.reason for cue in cues} == set()
 

@@ -207,6 +207,34 @@ def test_an_exit_code_names_no_reason_beside_an_error() -> None:
     assert diagnose([status]).domain is None
 
 
+def test_an_abort_is_the_cause_where_nothing_was_said_before_it() -> None:
+    ended = Evidence("killed", Role.SYMPTOM, "torchrun", "a.log", 9, "first failure: exit code -6 (SIGABRT)", rank=1)
+    peer = Evidence("connection_error", Role.SYMPTOM, "job_log", "a.log", 5, "Connection reset by peer", rank=0)
+    late = Evidence("collective_timeout", Role.SYMPTOM, "job_log", "a.log", 6, "Watchdog caught", rank=0)
+    why = Evidence("runtime_error", Role.ROOT, "job_log", "a.log", 4, "what():  vocabulary is empty")
+    assert [diagnose(seen).reason for seen in ([peer, ended], [late, ended])] == ["killed", "killed"]
+    assert diagnose([replace(late, rank=1), ended]).reason == "collective_timeout"  # NCCL's watchdog aborts
+    assert diagnose([why, peer, ended]).reason == "runtime_error"
+
+
+def test_a_rank_that_ended_by_itself_is_the_cause_if_it_said_nothing() -> None:
+    left = Evidence("uneven_end", Role.SYMPTOM, "watch", "progress", 0, "rank 1 ended without an error", rank=1)
+    peer = Evidence("connection_error", Role.SYMPTOM, "job_log", "a.log", 5, "Connection closed by peer", rank=0)
+    found = diagnose([left, peer])
+    assert (found.reason, found.rank) == ("uneven_end", 1)
+    assert diagnose([left, replace(peer, rank=1)]).reason == "unknown"
+    assert diagnose([left, replace(peer, reason="key_error", role=Role.ROOT)]).reason == "key_error"
+
+
+def test_who_was_killed_is_who_ran_out_of_memory_and_a_lone_status_has_its_rank() -> None:
+    killed = Evidence("killed", Role.ROOT, "torchrun", "a.log", 9, "first failure: exit code -9 (SIGKILL)", rank=1)
+    memory = Evidence("host_out_of_memory", Role.ROOT, "watch", "progress", 0, "oom_kill rose from 0 to 1")
+    found = diagnose([memory, killed])
+    assert (found.reason, found.rank) == ("host_out_of_memory", 1)
+    asked = replace(killed, reason="unknown", role=Role.TEARDOWN, text="first failure: exit code -15 (SIGTERM)")
+    assert diagnose([asked]).sentence.endswith("; rank 1: first failure: exit code -15 (SIGTERM)")
+
+
 def test_teardown_never_names_a_reason() -> None:
     torn = replace(KEY, role=Role.TEARDOWN)
     assert diagnose([TERMINATED, torn]) == Diagnosis("unknown", None, (TERMINATED, torn))

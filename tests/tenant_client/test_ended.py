@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from tenant_client.records.attempts import AttemptCause, AttemptState
+from tenant_client.run.attempt_recorder import Record
 from tenant_client.run.divergence import diverges
 from tenant_client.run.ended import Asked, by_somebody, names_hardware, while_what
+from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.senders import sender_of
 from tenant_client.run.supervise import Ending
-from tenant_client.run.watchdog import Sample, Standing, Watch, WatchLimits
+from tenant_client.run.watchdog import Kind, Sample, Standing, Watch, WatchFinding, WatchLimits
 from tests import needs
 from tests.jobs.wrapped import attempts, failures, run, start
 
@@ -41,6 +43,15 @@ with pharoah_hook() as hook:
         hook.step(2.0)
     time.sleep(3600)
 """
+
+
+def test_a_stall_is_told_before_who_ended_it() -> None:
+    hang = Standing(11, hangs=True, stalled="rank 1 is outside; rank 1 at main (base.py:41)", rank=1)
+    cause = while_what(Asked(1000.0, signal.SIGTERM, "timeout", hang), "unknown", None)
+    assert (cause.reason, cause.rank) == ("cancelled_stalled", 1)
+    told = "cancelled_stalled: rank 1 is outside; rank 1 at main (base.py:41); ended by SIGTERM from timeout"
+    assert cause.sentence == told
+    assert while_what(Asked(1000.0, standing=hang), "exit_code", None).sentence.endswith("; ended from outside")
 
 
 def ended(standing: Standing, said: str = "unknown", *, sender: str = "", ends_at_s: float | None = None) -> str:
@@ -205,3 +216,22 @@ def test_real_jobs_in_each_of_the_states(tmp_path: Path) -> None:
 
     figures = score(run_all(cases(1, seed=2), tmp_path, parallel=3))
     assert figures["right"] >= 0.95, figures["wrong"]
+
+
+def test_a_hang_that_a_signal_ended_past_run_is_a_stall_and_no_failure(tmp_path: Path) -> None:
+    home, run_dir = tmp_path / "home", tmp_path / "run"
+    run_dir.mkdir()
+    record = Record(home, "one", run_dir, (), FailOpen(quiet=True))
+    record.begin(1000.0, 1)
+    text = "rank 1 is outside, idle, for 8 s; 1 rank waits for it; rank 1 at main (base.py:41)"
+    hang = WatchFinding(Kind.NON_COMMUNICATION_HANG, 1010.0, 11, (1,), text)
+    stood = Asked(1030.0, signal.SIGTERM, "", Standing(11, hangs=True, stalled=text, rank=1))
+    record.ended(Ending(None, signal.SIGTERM), stood, 1030.0, 11, [hang], {})
+    (attempt,) = attempts(home)
+    assert (attempt.state, attempt.cause.reason, attempt.cause.rank) == (AttemptState.STOPPED, "cancelled_stalled", 1)
+    assert attempt.cause.sentence == f"cancelled_stalled: {text}; ended by SIGTERM"
+    record.begin(2000.0, 2)
+    record.ended(Ending(1), Asked(2030.0, standing=stood.standing), 2030.0, 11, [hang], {})  # its own time-out
+    attempt = attempts(home)[-1]
+    assert (attempt.state, attempt.cause.reason, attempt.cause.rank) == (AttemptState.FAILED, "collective_timeout", 1)
+    assert text in attempt.cause.sentence

@@ -372,3 +372,18 @@ def test_a_lease_without_trouble_is_said(home: Path) -> None:
     done = CliRunner().invoke(app, ["explain", "00000000", "--home", str(home)])
     assert done.exit_code == 3
     assert "nothing to explain" in done.stderr
+
+
+def test_a_stall_that_somebody_ended_is_explained_by_the_stall() -> None:
+    hang = FindingFact("non_communication_hang", (1,), "rank 1 is outside; rank 1 at main (base.py:41)")
+    sentence = "cancelled_stalled: rank 1 is outside; rank 1 at main (base.py:41); ended by SIGTERM"
+    stalled = FailureFacts("cancelled_stalled", sentence, is_stopped=True, findings=(hang,))
+    assert explain(stalled).cause is FailureCause.CODE
+    assert explain(replace(stalled, findings=())).cause is not FailureCause.CODE
+
+
+def test_what_succeeded_did_not_fail_soon_after_its_start() -> None:
+    slow = FailureFacts(age_h=0.01, findings=(FindingFact("slow_function", (1,), "rank 1 is slow"),), has_failed=False)
+    assert not any("of its start" in text for one in explain(slow).ranked for text in one.evidence_for)
+    failed = replace(slow, has_failed=True, reason="key_error")
+    assert any(text == "it failed within a minute of its start" for text in explain(failed).ranked[0].evidence_for)

@@ -182,6 +182,17 @@ def test_progress_names_step_loss_rank_and_restart(run_dir: Path, monkeypatch: p
     assert last.phase == "end"
 
 
+def test_who_leaves_by_an_exception_did_not_just_end(run_dir: Path) -> None:
+    def fails() -> None:
+        with pharoah_hook() as hook:
+            hook.step(loss=1.0)
+            raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        fails()
+    assert seen(run_dir).phase == "failed"
+
+
 def test_reports_are_bounded_in_time_and_the_last_one_is_exact(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hooks, "REPORT_EVERY_S", 3600.0)
     with pharoah_hook() as hook:

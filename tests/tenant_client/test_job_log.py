@@ -338,7 +338,14 @@ Root Cause (first observed failure):
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"), [(-9, "killed"), (-11, "segmentation_fault"), (-7, "shared_memory_full"), (17, "exit_code")]
+    ("code", "reason"),
+    [
+        (-9, "killed"),
+        (-1, "killed"),
+        (-11, "segmentation_fault"),
+        (-7, "shared_memory_full"),
+        (17, "exit_code"),
+    ],
 )
 def test_the_first_observed_failure_is_read_with_rank_and_host(code: int, reason: str) -> None:
     (seen,) = read(reader(VERDICT.format(code=code)))
@@ -355,3 +362,18 @@ def test_an_abort_is_named_after_all_that_may_have_caused_it() -> None:
 def test_an_exit_code_of_many_failures_names_the_rank_alone(code: int) -> None:
     (seen,) = read(reader(VERDICT.format(code=code)))
     assert (seen.reason, seen.rank, seen.role) == ("unknown", 1, Role.TEARDOWN)
+
+
+def test_the_code_that_a_traceback_shows_is_no_last_word() -> None:
+    log = b"""[rank0]: Traceback (most recent call last):
+[rank0]:   File "/a/train.py", line 130, in main
+[rank0]:     assert not torch.isnan(loss), f"loss is NaN at step {step}"
+[rank0]: RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:61577.
+"""
+    assert {seen.reason for seen in read(reader(log.decode()))} == {"connection_error"}
+
+
+def test_another_rank_on_this_machine_is_no_server_of_the_job() -> None:
+    peer = "RuntimeError: [/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:29102: Connection reset by peer"
+    (seen,) = read(reader(f'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{peer}\n'))
+    assert (seen.reason, seen.role) == ("connection_error", Role.SYMPTOM)

@@ -78,7 +78,10 @@ def test_an_owner_sees_what_the_workload_looks_like(traces: dict[str, Path]) -> 
 
 
 def test_files_of_one_job_are_described_together(traces: dict[str, Path]) -> None:
-    both = said("describe", traces["decoder"], traces["convolutions"])
+    assert said("describe", traces["decoder"], traces["batch"])
+    result = run("describe", traces["decoder"], traces["convolutions"], "--json")
+    assert "look like two models" in result.stderr
+    both = json.loads(result.stdout)
     operators = [said("describe", traces[name])["operators"] for name in ("decoder", "convolutions")]
     assert all(operator in both["operators"] for one in operators for operator in one if operator[0] == "aten::gelu")
 

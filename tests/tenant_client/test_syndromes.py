@@ -1,5 +1,6 @@
 """The four syndromes, from timelines that are written down here: who is named, when, and when nobody is."""
 
+import json
 import math
 import os
 import random
@@ -25,7 +26,7 @@ from tenant_client.run.hook.answers import (
 )
 from tenant_client.run.hook.cell import OUTSIDE, RECORDS as KEPT, SIZE, WAIT, Cell, CellState, StepRecord, Who, decode
 from tenant_client.run.hook.whereabouts import Whereabouts
-from tenant_client.run.syndromes import links
+from tenant_client.run.syndromes import links, waits
 from tenant_client.run.syndromes.hangs import HangLimits, blamed, judge
 from tenant_client.run.syndromes.links import stalled, under_way
 from tenant_client.run.syndromes.process import Activity, pressure_percent
@@ -34,7 +35,7 @@ from tenant_client.run.syndromes.reports import Reports
 from tenant_client.run.syndromes.slowness import SlowLimits, Slowness
 from tenant_client.run.syndromes.stacks import by_signal
 from tenant_client.run.syndromes.views import Doing, Link, RankView, Syndrome, Verdict, Waiting
-from tenant_client.run.syndromes.watch import Syndromes, aside_of
+from tenant_client.run.syndromes.watch import Syndromes, aside_of, sentence
 from tenant_client.run.watchdog import Kind
 from tests.support.waiting import until
 
@@ -186,7 +187,39 @@ def test_a_rank_that_calls_something_else_is_named() -> None:
     views = {rank: view(rank, "wait") for rank in range(3)}
     found = judge(11.0, views, Waiting(differing=frozenset({2}), waiting=frozenset({0, 1})), LIMITS)
     assert found is not None
-    assert (found.syndrome, found.ranks) == (Syndrome.COMMUNICATION_HANG, (2,))
+    assert (found.syndrome, found.ranks) == (Syndrome.MISMATCHED_COLLECTIVE, (2,))
+
+
+def test_two_ranks_that_do_not_call_the_same_are_told_with_their_calls() -> None:
+    def records(operation: str, size: int) -> bytes:
+        call: dict[str, object] = {"collective_seq_id": 7, "p2p_seq_id": 0, "op_id": 7, "record_id": 6, "pg_id": 0}
+        call |= {"process_group": ["0", "default_pg"], "profiling_name": operation, "state": "scheduled"}
+        call |= {f"{way}_sizes": [[size]] for way in ("input", "output")}
+        call |= {f"{way}_dtypes": ["Float"] for way in ("input", "output")}
+        call |= {"time_created_ns": 1, "time_discovered_started_ns": 0, "time_discovered_completed_ns": 0}
+        call["is_p2p"] = False
+        group = {"desc": "default_pg", "name": "0", "ranks": "[0, 1]"}
+        return json.dumps({"version": "2.10", "entries": [call], "pg_config": {"0": group}, "pg_status": {}}).encode()
+
+    views = {rank: view(rank, "wait") for rank in range(2)}
+    for operation, size in (("broadcast", 4), ("all_reduce", 5)):
+        waiting = waits.of(views, {0: records("gloo:all_reduce", 4), 1: records(f"gloo:{operation}", size)})
+        assert waiting is not None
+        assert judge(7.0, views, waiting, LIMITS) is None  # not for long enough
+        found = judge(11.0, views, waiting, LIMITS)
+        assert found is not None
+        assert (found.syndrome, found.ranks) == (Syndrome.MISMATCHED_COLLECTIVE, (0, 1))
+        shown = f"rank 0: all_reduce [4] -> [4] Float; rank 1: {operation} [{size}] -> [{size}] Float"
+        assert found.why == f"the ranks do not call the same: {shown} (seq 7, group default_pg)"
+
+
+def test_of_a_stack_the_jobs_own_lines_are_shown_and_what_they_called() -> None:
+    own = "<module> (/home/a/train.py:9)\nmain (/home/a/train.py:7)"
+    torch = f"{own}\nwrapper (/x/lib/python3.12/functools.py:83)\nall_reduce (/x/site-packages/torch/d.py:5)"
+    said = Verdict(Syndrome.COMMUNICATION_HANG, (0, 1), "they wait")
+    told = sentence(said, {0: torch, 1: own, 2: "step (/x/site-packages/torch/optim.py:5)"})
+    first, second = "rank 0 at all_reduce < main (train.py:7)", "rank 1 at main (train.py:7) < <module> (train.py:9)"
+    assert told == f"they wait; {first}; {second}; rank 2 at step (optim.py:5)"
 
 
 def test_peers_that_have_only_begun_to_wait_accuse_nobody() -> None:
@@ -498,8 +531,13 @@ def test_a_hang_is_said_of_the_same_ranks_until_somebody_moves(tmp_path: Path, m
     watch.close()
     assert said[0] is None
     assert [(one.syndrome, one.ranks) for one in said[1:] if one] == [(Syndrome.COMMUNICATION_HANG, (0, 1))] * 3
+    monkeypatch.setattr(watch._ranks, "states", lambda: {0: decode(cells[0].page)})
+    ended = watch.poll(41.0)  # who ended did not go on
+    assert ended is not None
+    assert ended.ranks == (0, 1)
+    monkeypatch.setattr(watch._ranks, "states", lambda: {rank: decode(cell.page) for rank, cell in enumerate(cells)})
     cells[0].move(OUTSIDE, 1, int(40e9))
-    assert watch.poll(41.0) is None
+    assert watch.poll(42.0) is None
 
 
 STUCK = """

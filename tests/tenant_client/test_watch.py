@@ -25,6 +25,29 @@ def kinds(findings: list[WatchFinding]) -> list[str]:
     return [finding.kind for finding in findings]
 
 
+def test_who_ended_by_itself_where_the_others_failed_is_told_after_a_failure_only() -> None:
+    def ended(phases: list[str], *, failed: bool) -> list[WatchFinding]:
+        watch = Watch(LIMITS, 0.0)
+        now_s = steady(watch, ranks=len(phases))
+        watch.feed(now_s + 1.0, [Sample(rank, 10, phase, now_s) for rank, phase in enumerate(phases)])
+        return watch.finish(now_s + 2.0, failed=failed)
+
+    (found,) = ended(["failed", "end", "train"], failed=True)
+    assert (found.kind, found.ranks) == (Kind.UNEVEN_END, (1,))
+    assert found.text == "rank 1 ended by itself (exit) at step 10, before the others"
+    assert ended(["failed", "end", "train"], failed=False) == []
+    assert ended(["failed", "end", "end"], failed=True) == []  # one that failed late
+    assert ended(["failed", "failed", "train"], failed=True) == []
+
+
+def test_the_step_of_a_bad_loss_is_the_one_at_which_it_was_read() -> None:
+    watch = Watch(LIMITS, 0.0)
+    now_s = steady(watch)
+    for step in (24, 35):
+        watch.feed(now_s + step, [Sample(0, step, "train", now_s + step, math.nan, bad_since=21)])
+    assert "loss of rank 0 is nan since step 21" in [found.text for found in watch.findings]
+
+
 # ---- hangs ---------------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,8 @@ from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.flight_recorder import Group
 
 SHOWN = 10  # ranks, culprits and deviating calls in a text
-_REASON, SOURCE = "nccl_timeout_error", "flight_recorder"
+SOURCE, NO_MAJORITY = "flight_recorder", "no majority"
+_TIMED_OUT, MISMATCHED = "nccl_timeout_error", "mismatched_collective"
 
 
 class CollectiveVerdict(StrEnum):
@@ -66,6 +67,12 @@ class Call:
     def point_to_point(self) -> bool:
         """Whether it is a send or a receive, whose sequence number is that of the collective before."""
         return self.operation.startswith(("send", "recv"))
+
+    @property
+    def where(self) -> str:
+        """Its number and its group, and the source line where it was recorded."""
+        group = f"seq {self.seq}, group {self.group.description or self.group.name}"
+        return f"{group}, {self.place}" if self.place else group
 
     def __str__(self) -> str:
         group = f"group {self.group.description or 'without description'} ({self.group.name})"
@@ -131,19 +138,23 @@ class CollectiveFindings:
 
 
 def evidence(findings: CollectiveFindings) -> list[Evidence]:
-    """A root per culprit; the groups that merely wait are symptoms."""
+    """A root per culprit, and per group that has no majority; the groups that merely wait are symptoms."""
     named = set(findings.culprits)
     waiting = [found for found in findings.groups if named.isdisjoint(found.ranks)]
-    return [_root(culprit) for culprit in findings.accused] + [_symptom(found) for found in waiting]
+    return [_root(culprit) for culprit in findings.accused] + [_of_group(found) for found in waiting]
 
 
 def _root(one: Culprit) -> Evidence:
     text = f"{one.call}: {one.reason}; {one.cause}"
-    return Evidence(_REASON, Role.ROOT, SOURCE, one.file, 0, text, one.call.at_s, one.rank)
+    reason = MISMATCHED if one.cause is CollectiveCause.PROGRAM else _TIMED_OUT
+    return Evidence(reason, Role.ROOT, SOURCE, one.file, 0, text, one.call.at_s, one.rank)
 
 
-def _symptom(one: GroupFinding) -> Evidence:
-    return Evidence(_REASON, Role.SYMPTOM, SOURCE, one.file, 0, f"{one.call}: {one.reason}", one.call.at_s)
+def _of_group(one: GroupFinding) -> Evidence:
+    text, at_s = f"{one.call}: {one.reason}", one.call.at_s
+    if one.verdict is CollectiveVerdict.MISMATCH:
+        return Evidence(MISMATCHED, Role.ROOT, SOURCE, one.file, 0, text, at_s)
+    return Evidence(_TIMED_OUT, Role.SYMPTOM, SOURCE, one.file, 0, text, at_s)
 
 
 def listed(ranks: Sequence[int]) -> str:

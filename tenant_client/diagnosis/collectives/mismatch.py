@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tenant_client.diagnosis.collectives.findings import SHOWN, CollectiveVerdict, GroupFinding, listed
+from tenant_client.diagnosis.collectives.findings import NO_MAJORITY, SHOWN, CollectiveVerdict, GroupFinding, listed
 from tenant_client.diagnosis.collectives.merge import Job, Rows
 from tenant_client.sources.flight_recorder import Operation, Positions
 
@@ -115,7 +115,7 @@ def _majority(calls: Mapping[Terms, Sequence[int]]) -> Terms | None:
 
 def _undecided(calls: Mapping[Terms, Sequence[int]]) -> str:
     if len(calls) > 1:
-        return "no majority"
+        return NO_MAJORITY
     return next(iter(calls)).fault or "the elements in and out do not add up"
 
 

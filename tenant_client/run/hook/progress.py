@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-Phase = Literal["start", "train", "eval", "checkpoint", "end"]
+Phase = Literal["start", "train", "eval", "checkpoint", "end", "failed"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
 _MAGIC = b"pharoah\x02"

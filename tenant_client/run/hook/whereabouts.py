@@ -29,7 +29,7 @@ from tenant_client.run.hook.cell import (
     Who,
 )
 
-_PHASES = {"start": START, "eval": EVAL, "checkpoint": CHECKPOINT, "end": END}
+_PHASES = {"start": START, "eval": EVAL, "checkpoint": CHECKPOINT, "end": END, "failed": END}
 _KINDS = {"collective": WAIT, "backward": BACKWARD, "input": LOADER, "checkpoint": CHECKPOINT}
 _ASIDE = (START, EVAL, CHECKPOINT)
 _STILL_NS = 50_000  # of processor time between two looks: who goes on to another collective takes more

@@ -57,7 +57,7 @@ def judge(
         return _hang(stopped, now_s, waiting, "stopped")
     if waiting.differing and _still_s(now_s, _of(views, waiting.waiting | waiting.differing)) >= limits.outside_s:
         ranks = tuple(sorted(waiting.differing))
-        return Verdict(Syndrome.COMMUNICATION_HANG, ranks, f"{_who(ranks)} in another collective than the rest")
+        return Verdict(Syndrome.MISMATCHED_COLLECTIVE, ranks, f"the ranks do not call the same: {waiting.call}")
     if waiting.missing:
         return _missing(now_s, views, waiting, limits)
     if waiting.stuck and _still_s(now_s, _of(views, waiting.stuck)) >= max(limits.outside_s, _usual_step_s(views)):
@@ -88,15 +88,16 @@ def _missing(now_s: float, views: Views, waiting: Waiting, limits: HangLimits) -
 
 def _hang(late: list[RankView], now_s: float, waiting: Waiting, what: str) -> Verdict:
     ranks = tuple(sorted(one.rank for one in late))
-    where = f" before {waiting.call}" if waiting.call else ""
-    why = f"{_who(ranks)} {what}, for {_still_s(now_s, late):.0f} s{where}; {_waiters(waiting)} for it"
+    why = f"{_who(ranks)} {what}, for {_still_s(now_s, late):.0f} s; {_waiters(waiting)} for it"
+    why += f" in {waiting.call}" if waiting.call else ""
     return Verdict(Syndrome.NON_COMMUNICATION_HANG, ranks, why)
 
 
 def _stuck(now_s: float, views: Views, waiting: Waiting, links: list[Link]) -> Verdict:
     still_s = _still_s(now_s, _of(views, waiting.stuck))
     what = waiting.call or "one collective"
-    why = f"all {len(waiting.stuck)} ranks are in {what}, which does not advance for {still_s:.0f} s"
+    who = "both ranks have" if len(waiting.stuck) == 2 else f"all {len(waiting.stuck)} ranks have"
+    why = f"{who} been stuck in {what} for {still_s:.0f} s"
     ranks, link = blamed(links)
     if not ranks:  # between two ranks there is one link
         ranks = tuple(sorted(waiting.stuck if len(waiting.stuck) == 2 else waiting.unfinished))

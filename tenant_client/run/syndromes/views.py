@@ -8,12 +8,13 @@ from tenant_client.run.hook.cell import StepRecord
 
 
 class Syndrome(StrEnum):
-    """C4D's four, and the honest fifth."""
+    """C4D's four, ranks that do not call the same, and the honest last one."""
 
     NON_COMMUNICATION_HANG = "non_communication_hang"
     COMMUNICATION_HANG = "communication_hang"
     NON_COMMUNICATION_SLOW = "non_communication_slow"
     COMMUNICATION_SLOW = "communication_slow"
+    MISMATCHED_COLLECTIVE = "mismatched_collective"
     UNDECIDED = "undecided"
 
 
@@ -54,9 +55,9 @@ class RankView:
 class Waiting:
     """Who waits for whom in collectives, from the ranks' flight recorders or else from their marks.
 
-    `missing` have not entered what others wait in; `differing` call something else than their group; `stuck` have all
-    entered what does not complete, or on `unfinished` ranks only. `call` is the collective for a person, "" where only
-    marks are known.
+    `missing` have not entered what others wait in; `differing` call something else than their group, or all of it does
+    where no call has most of the ranks; `stuck` have all entered what does not complete, or on `unfinished` ranks only.
+    `call` is the collective for a person, or who of the differing called what; "" where only marks are known.
     """
 
     missing: frozenset[int] = frozenset()

@@ -29,22 +29,26 @@ def of(views: Views, answers: Mapping[int, bytes]) -> Waiting | None:
 def records(views: Views, answers: Mapping[int, bytes]) -> Waiting:
     """From flight recorders. A local rank that did not answer is missing, unless its marks say that it waits."""
     from tenant_client.diagnosis.collectives import CollectiveCause, CollectiveVerdict, analyse
+    from tenant_client.diagnosis.collectives.findings import NO_MAJORITY
 
     found = analyse(_dumps(answers))
     if not found.groups or found.verdict is CollectiveVerdict.CLEAN:
         return Waiting()
     by_cause = {cause: frozenset(one.rank for one in found.accused if one.cause is cause) for cause in CollectiveCause}
     waiting = frozenset(rank for one in found.groups for rank in one.waiting)
+    unlike = [one for one in found.groups if one.verdict is CollectiveVerdict.MISMATCH]
+    tied = frozenset(rank for one in unlike if not one.ranks for rank in one.waiting)
+    what = unlike[0].reason.removeprefix(f"{NO_MAJORITY}: ") if unlike else found.groups[0].call.operation
     silent = frozenset(rank for rank in found.no_dump if rank in views and views[rank].place not in _INSIDE)
     missing = by_cause[CollectiveCause.HOST] | silent
     unfinished = by_cause[CollectiveCause.DEVICE]
     return Waiting(
         missing=missing,
-        differing=by_cause[CollectiveCause.PROGRAM],
+        differing=by_cause[CollectiveCause.PROGRAM] or tied,
         stuck=frozenset() if missing else waiting | unfinished,
         unfinished=unfinished,
         waiting=waiting - missing,
-        call=str(found.groups[0].call),
+        call=f"{what} ({found.groups[0].call.where})",
     )
 
 

@@ -25,6 +25,9 @@ from tenant_client.run.syndromes.views import Link, RankView, Syndrome, Verdict,
 
 SUSPECT_S = 3.0
 CROWDED_PERCENT, STARVED_PERCENT = 25.0, 80.0
+HANGS = (Syndrome.NON_COMMUNICATION_HANG, Syndrome.COMMUNICATION_HANG, Syndrome.MISMATCHED_COLLECTIVE)
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/")
+_FOLDERS = re.compile(r"\([^()\n]*/")
 _ANSWER_S = 3.0
 _AGAIN_S = 15.0
 # What functions are called in which a rank may rightly keep others waiting, by the words of their names.
@@ -89,6 +92,8 @@ class Syndromes:
     def poll(self, now_s: float) -> Verdict | None:
         """The verdict that holds now, or None."""
         states = self._ranks.states()
+        if self._still is not None and self._still.hang is not None and not self._still.entries.keys() <= states.keys():
+            return self._still.hang  # a rank that ended did not go on
         if len(states) < 2:
             return None
         self._follow_restart(states)
@@ -155,7 +160,7 @@ class Syndromes:
             known.links = seen if not known.links else known.links & seen
         waiting = known.waiting or Waiting()
         found = hangs.judge(now_s, views, waiting, self._hang_limits, known.links, crowded=crowded)
-        known.hang = found if found is not None and is_hang(found) else None
+        known.hang = found if found is not None and found.syndrome in HANGS else None
         return found
 
     def _view(self, now_s: float, state: CellState) -> RankView:
@@ -204,10 +209,9 @@ def sentence(verdict: Verdict, stacks: Mapping[int, str]) -> str:
     return verdict.why + "".join(shown)
 
 
-def is_hang(verdict: Verdict) -> bool:
-    """Whether the job stands."""
-    return verdict.syndrome in (Syndrome.NON_COMMUNICATION_HANG, Syndrome.COMMUNICATION_HANG)
-
-
 def _innermost(stack: str, lines: int = 2) -> str:
-    return " < ".join(reversed(stack.splitlines()[-lines:]))
+    """The innermost lines of the job's own code, or one and what it called of a library."""
+    frames = stack.splitlines()[::-1]
+    own = [one for one in frames if not _LIBRARY.search(one)] or frames
+    called = [frames[0].partition(" (")[0]] if own[0] is not frames[0] else []
+    return _FOLDERS.sub("(", " < ".join([*called, *own[: lines - len(called)]]))
