@@ -27,7 +27,7 @@ def told(text: str) -> str:
 def without_folder(sentence: str) -> str:
     """The sentence of a diagnosis with the name of the file alone.
 
-    >>> without_folder("key_error: rank 1: /home/a b/runs/j-1/stderr.log, line 7: KeyError: 'lr'")
+    >>> without_folder("key_error: rank 1: /me/a b/runs/j-1/stderr.log, line 7: KeyError: 'lr'")
     "key_error: rank 1: stderr.log, line 7: KeyError: 'lr'"
     """
     return _FOLDER.sub("", sentence, count=1)
