@@ -1,4 +1,4 @@
-"""How often the right precedent is among the three nearest, and how long the look-up takes.
+"""How often the right precedent is among the three nearest, how often the nearest has the same cause, and how fast.
 
     python -m benchmarks.diagnosis.precedents [--json] [--logs FILE.jsonl…]
 
@@ -7,6 +7,10 @@ corpus kept as incidents (leave one out); a precedent is right if the label of e
 other. Logs that tell themselves by the same lines are one incident, so that nothing finds its own copy. A log whose
 label no other has cannot be found and is not asked. The weights were chosen on the half whose id hashes to an odd byte;
 `unseen` is the other half.
+
+`same_cause` asks more than the same reason: each log that is here, those of ../shared/data/wild with the kind of their
+fault among them, is asked for the nearest other, however far. It counts those with the same reason and kind, from
+`LEAST` on and below it: `LEAST` is where the first are at least twice as often right as the second.
 """
 
 import argparse
@@ -24,14 +28,16 @@ from typing import Any
 from benchmarks.diagnosis import logs
 from benchmarks.diagnosis.answers import fits
 from benchmarks.diagnosis.logs import Labelled
+from benchmarks.figures import DATA
 from federation.runtime.sqlite import Connection
 from tenant_client.diagnosis.diagnose import diagnose, gather
-from tenant_client.diagnosis.precedents import MOST, telling_lines
+from tenant_client.diagnosis.precedents import LEAST, MOST, Precedent, telling_lines
 from tenant_client.records.attempts import AttemptCause, Attempts
 from tenant_client.records.database import open_database
 from tenant_client.records.incidents import Incidents
 from tenant_client.sources.reasons import UNKNOWN
 
+KINDS = DATA / "wild" / "small_logs.jsonl"
 HOMES = (100, 1000, 5000)
 LOOKS = 20
 
@@ -60,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     every = list({one.lines: one for of_corpus in corpora.values() for one in of_corpus}.values())
     report = {
         "found": {corpus: found(of_corpus) for corpus, of_corpus in corpora.items()},
+        "same_cause": same_cause([*map(told, logs.labelled()), *_of_kinds()]),
         "lookup_ms": {str(size): lookup_ms(every, size) for size in HOMES},
     }
     sys.stdout.write(json.dumps(report) + "\n" if asked.json else shown(report))
@@ -93,18 +100,46 @@ def _hits(connection: Connection, every: Sequence[Told], number: int) -> list[bo
     one = every[number - 1]
     if one.right[0] == UNKNOWN or not any(_alike(one, other) for other in every if other is not one):
         return None
+    return [_alike(one, every[int(precedent.lease) - 1]) for precedent in _nearest(connection, one, number)]
+
+
+def _nearest(connection: Connection, one: Told, number: int, least: float = LEAST) -> Sequence[Precedent]:
+    """The precedents in a home that has not kept it."""
     connection.execute("BEGIN")
     connection.execute("DELETE FROM incident_words WHERE incident = ?", (number,))
     connection.execute("DELETE FROM incidents WHERE id = ?", (number,))
-    near = Incidents(connection).nearest(one.reason, one.lines)
+    near = Incidents(connection).nearest(one.reason, one.lines, least=least)
     connection.execute("ROLLBACK")
-    return [_alike(one, every[int(precedent.lease) - 1]) for precedent in near]
+    return near
 
 
 def _alike(one: Told, other: Told) -> bool:
     """Whether the label of each is right for the other."""
     labels = one.right[0], other.right[0]
     return UNKNOWN not in labels and fits(labels[0], other.right) and fits(labels[1], one.right)
+
+
+def _of_kinds() -> Iterable[Told]:
+    """Logs with the kind of their fault, without those that have none."""
+    rows = map(json.loads, KINDS.read_text(encoding="utf-8").splitlines()) if KINDS.exists() else ()
+    for row in rows:
+        if row["expected"] != UNKNOWN:
+            yield told(Labelled(KINDS.stem, row["id"], (f"{row['expected']}: {row['kind']}",), row["text"]))
+
+
+def same_cause(every: Sequence[Told]) -> dict[str, list[int]]:
+    """How many of the nearest precedents have the same cause, and of how many, near enough to be told and not."""
+    distinct = list({one.lines: one for one in every}.values())
+    counts = {f"{half} {side}": [0, 0] for half in ("made", "unseen") for side in ("told", "not told")}
+    with tempfile.TemporaryDirectory() as folder, closing(open_database(Path(folder) / "tenant.db")) as connection:
+        keep(connection, distinct)
+        for number, one in enumerate(distinct, 1):
+            for nearest in _nearest(connection, one, number, least=0.0)[:1]:
+                side = "told" if nearest.similarity >= LEAST else "not told"
+                count = counts[f"{'made' if one.makes else 'unseen'} {side}"]
+                count[0] += distinct[int(nearest.lease) - 1].right[0] == one.right[0]
+                count[1] += 1
+    return counts
 
 
 def _shares(hits: Sequence[tuple[Told, Sequence[bool]]]) -> dict[str, Any]:
@@ -162,6 +197,8 @@ def shown(report: dict[str, Any]) -> str:
         for name, part in ((corpus, row), (f"{corpus}, unseen half", row["unseen"])):
             if part["n"]:
                 rows.append(f"{name:28}{part['n']:5}{part['first']:8.1%}{part['top_three']:11.1%}")
+    for side, (right, asked) in report["same_cause"].items():
+        rows.append(f"nearest has the same cause, {side}: {right} of {asked}")
     for size, took in report["lookup_ms"].items():
         rows.append(f"{size} incidents: median {took['median']} ms, slowest {took['slowest']} ms")
     return "\n".join([*rows, ""])

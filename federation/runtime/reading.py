@@ -61,7 +61,8 @@ class SourceError(PharoahError):
     default_hint = "export it again, or leave it out"
 
     def __init__(self, file: str, position: int | str, what: str, *, hint: str | None = None) -> None:
-        super().__init__(f"{file}, {f'byte {position}' if isinstance(position, int) else position}: {what}", hint=hint)
+        where = f", {f'byte {position}' if isinstance(position, int) else position}" if position != "" else ""
+        super().__init__(f"{file}{where}: {what}", hint=hint)
         self.file = file
         self.position = position
 
@@ -211,7 +212,8 @@ def _opened(path: Path) -> IO[bytes]:
     try:
         return path.open("rb")
     except OSError as error:
-        raise SourceError(source_name(path), 0, error.strerror or "cannot be opened") from error
+        hint = "check its name" if isinstance(error, FileNotFoundError) else None
+        raise SourceError(source_name(path), "", error.strerror or "cannot be opened", hint=hint) from error
 
 
 def _of_folder(folder: Path, limits: ReadLimits) -> Iterator[CappedReader]:

@@ -12,7 +12,7 @@ Not promised: a cause. Two runs that differ in one thing may fail because of ano
     ['aten::mm: 2 sizes × 2']
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from federation.protocol.version_ranges import order
 from tenant_client.advice.incompatibilities import Fit, Known, against, job_of
 from tenant_client.advice.moved import Moved
 from tenant_client.advice.own_runs import NothingToCompare, Run, Went
+from tenant_client.records.starts import Started
 from tenant_client.sources.software import Software, component_of
 from tenant_client.workload.descriptor import Descriptor
 
@@ -28,7 +29,7 @@ Sizes = set[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Change:
-    """One difference; `kind` is context, version, parallelism, precision, collective or operator.
+    """One difference; `kind` is context, version, parallelism, precision, collective, operator, or one of `STARTED`.
 
     `name` is of the library, or of the label that tells the context; `known` is what is known against the new version
     and was not against the old one; `told` is what the provider's bundle says against it, and `went` how own runs went.
@@ -57,7 +58,7 @@ class Changes:
 
 
 def changes(before: Run, after: Run) -> tuple[Change, ...]:
-    """The known differences: hardware, software, spread over nodes, model."""
+    """The known differences: hardware, software, spread over nodes, model, and how both were started."""
     found = [Change("context", text, name=name) for name, text in _contexts(before.labels, after.labels)]
     one, other = before.descriptor, after.descriptor
     if one is not None and other is not None:
@@ -69,7 +70,40 @@ def changes(before: Run, after: Run) -> tuple[Change, ...]:
             found += [Change(kind, f"{was or 'unknown'} → {now or 'unknown'}")] if was != now else []
         found += [Change("collective", text) for text in _collectives(one, other)]
         found += [Change("operator", text) for text in _operators(one, other)]
+    if before.started is not None and after.started is not None:
+        described = {change.name for change in found if change.kind == "version"}
+        found += [change for change in _started(before.started, after.started) if change.name not in described]
     return tuple(found)
+
+
+def _started(was: Started, now: Started) -> Iterator[Change]:
+    """What differs in how both were started: code, command, packages, environment, hosts."""
+    if was.commit != now.commit:
+        yield Change("code", f"commit {was.commit[:8] or 'unknown'} → {now.commit[:8] or 'unknown'}")
+    edited = sorted(name for name in was.dirty.keys() | now.dirty.keys() if was.dirty.get(name) != now.dirty.get(name))
+    if edited:
+        yield Change(
+            "code", f"uncommitted: {', '.join(edited[:5])}{f' and {len(edited) - 5} more' * (len(edited) > 5)}"
+        )
+    if was.command != now.command:
+        gone, come = _apart(was.command, now.command), _apart(now.command, was.command)
+        yield Change("command", f"{' '.join(gone) or 'nothing'} → {' '.join(come) or 'nothing'}")
+    if was.packages and now.packages:
+        for name, text in _versions(was.packages, now.packages):
+            yield Change("package", text, name=name)
+    for name in sorted(was.environment.keys() | now.environment.keys()):
+        old, new = was.environment.get(name, "unset"), now.environment.get(name, "unset")
+        if old != new:
+            yield Change("environment", f"{name}: {old[:60]} → {new[:60]}", name=name)
+    if was.hosts != now.hosts:
+        yield Change("host", f"{was.hosts} → {now.hosts}")
+
+
+def _apart(words: Sequence[str], others: Sequence[str]) -> list[str]:
+    """The words of a command that the other has not so often."""
+    spare = Counter(others)
+    spare.subtract(words)
+    return [word for word in words if spare[word] < 0]
 
 
 def _version_changes(one: Descriptor, other: Descriptor) -> list[Change]:
@@ -96,7 +130,8 @@ def unknown(before: Run, after: Run) -> tuple[str, ...]:
     undescribed = [run.unit for run in (before, after) if run.descriptor is None]
     missing = [f"workload: {unit} was not described" for unit in undescribed]
     unlabelled = [run.unit for run in (before, after) if not run.labels.get("context")]
-    if undescribed and unlabelled:
+    unstarted = [run.unit for run in (before, after) if run.started is None]
+    if undescribed and unlabelled and unstarted:
         raise NothingToCompare("nothing to compare: " + "; ".join(missing))
     if len(unlabelled) == 1:  # without a federation there are no contexts
         missing.append(f"context: none was granted for {unlabelled[0]}")

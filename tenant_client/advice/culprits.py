@@ -30,7 +30,18 @@ from tenant_client.records.attempts import Attempt
 from tenant_client.sources.software import Software, component_of
 
 # Assumed, not learnt: how much a change weighs by its kind, and how much more with an entry or a bundle against it.
-KINDS: Mapping[str, float] = {"context": 1, "precision": 0.1, "parallelism": 0.1, "collective": 0.05, "operator": 0.02}
+KINDS: Mapping[str, float] = {
+    "context": 1,
+    "code": 0.5,
+    "command": 0.5,
+    "precision": 0.1,
+    "parallelism": 0.1,
+    "host": 0.1,
+    "collective": 0.05,
+    "package": 0.05,
+    "operator": 0.02,
+    "environment": 0.02,
+}
 KNOWN: Mapping[Fit, float] = {Fit.APPLIES: 3.0, Fit.MAY_APPLY: 1.5}
 TOLD = 30.0
 RECENT = 10  # runs that worked, before the newest of them

@@ -25,6 +25,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from tenant_client.advice.clues import HARDWARE, Clue, FailureFacts, clues_of
+from tenant_client.diagnosis.wording import without_folder
 
 UNDECIDED_WEIGHT = 1.6  # what a cause must weigh to be named
 CLOSE = 0.4  # two causes of different sides that differ less are not told apart
@@ -77,7 +78,7 @@ WORDS: Mapping[FailureCause, str] = MappingProxyType(
         FailureCause.SOFTWARE: "libraries that do not fit",
         FailureCause.CAPACITY: "more memory or disk needed than there is",
         FailureCause.MISMATCH: "this kind of workload on this context",
-        FailureCause.ENDED: "somebody ended it",
+        FailureCause.ENDED: "stopped by a person or the scheduler",
         FailureCause.UNDECIDED: "undecided",
     }
 )
@@ -121,8 +122,8 @@ class Explanation:
             others = [one for one in self.ranked[1:3] if one.weight > 0]
             near = " or ".join(WORDS[one.cause] for one in others)
             return f"undecided{f': perhaps {near}' if near else ': nothing known names a cause'}"
-        whose = {"both": "both sides'", "nobody": "nobody's"}.get(first.side, f"the {first.side}'s")
-        return f"probably {WORDS[first.cause]} ({whose} side): {'; '.join(first.evidence_for[:2])}"
+        whose = {"both": " (both sides' side)", "nobody": ""}.get(first.side, f" (the {first.side}'s side)")
+        return f"probably {WORDS[first.cause]}{whose}: {'; '.join(map(without_folder, first.evidence_for[:2]))}"
 
 
 def explain(facts: FailureFacts) -> Explanation:

@@ -16,6 +16,7 @@ from federation.runtime.visible import counted_as
 from tenant_client.advice.moved import versions_of
 from tenant_client.records.attempts import Attempt, AttemptState
 from tenant_client.records.journal import Journal
+from tenant_client.records.starts import Started
 from tenant_client.workload.descriptor import Descriptor
 
 _SHARES = tuple((step + 0.5) / 20 for step in range(20))  # of runs that fail, equally probable
@@ -28,21 +29,29 @@ class NothingToCompare(PharoahError):
     default_hint = "pass a run that worked with --from; `pharoah-tenant run` describes workloads automatically"
 
 
+STARTED = frozenset({"command", "code", "package", "environment", "host"})
+
+
 @dataclass(frozen=True)
 class Run:
-    """A lease with its labels and, if known, its workload."""
+    """A lease with its labels and, if known, its workload and what its last attempt was started with."""
 
     unit: str
     labels: Mapping[str, str]
     descriptor: Descriptor | None
+    started: Started | None = None
 
     @property
     def structure(self) -> object:
-        """What the model is made of; None if unknown."""
-        return self.descriptor.structure if self.descriptor else None
+        """What the model is made of, else the program that was started; None if unknown."""
+        if self.descriptor:
+            return self.descriptor.structure
+        return self.started.program or None if self.started else None
 
     def state(self, kind: str, name: str) -> object:
         """What a change of this kind is a change of; `name` is of a library or a label."""
+        if kind in STARTED:
+            return self.started and _of_start(self.started, kind, name)
         if kind == "context" or self.descriptor is None:
             return self.labels.get(name)
         if kind == "version":
@@ -118,8 +127,20 @@ def reason_of(attempts: Sequence[Attempt], unit: str) -> str:
 
 def runs_of(journal: Journal) -> dict[str, Run]:
     """Every unit of a journal by its name."""
-    known = journal.descriptors()
-    return {unit.unit: Run(unit.unit, unit.labels, known.get(unit.unit)) for unit in journal.units()}
+    known, starts = journal.descriptors(), journal.starts()
+    return {
+        unit.unit: Run(unit.unit, unit.labels, known.get(unit.unit), starts.get(unit.unit)) for unit in journal.units()
+    }
+
+
+def _of_start(started: Started, kind: str, name: str) -> object:
+    if kind == "command":
+        return started.command
+    if kind == "code":
+        return started.commit, tuple(sorted(started.dirty.items()))
+    if kind == "host":
+        return started.hosts
+    return (started.packages if kind == "package" else started.environment).get(name)
 
 
 def _began(attempts: Sequence[Attempt], runs: Mapping[str, Run], unit: str, until_s: float) -> float:

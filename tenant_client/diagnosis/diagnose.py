@@ -147,7 +147,8 @@ class Diagnosis:
         place = ", ".join(part for part in where if part)
         what = told(self.root.text)
         reason = "cause unknown" if self.reason == "unknown" else self.reason
-        return f"{reason}: {f'{place}: ' if place else ''}{self.root.where}: {what}{self._odd}"
+        file = "" if what.startswith(self.root.where) else f"{self.root.where}: "
+        return f"{reason}: {f'{place}: ' if place else ''}{file}{what}{self._odd}"
 
     @property
     def _odd(self) -> str:
@@ -202,7 +203,7 @@ def gather(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Gather
             except SourceError as fault:
                 gathered.faults.append(fault)
             except OSError as error:
-                gathered.faults.append(SourceError(str(file), 0, error.strerror or "unreadable"))
+                gathered.faults.append(SourceError(str(file), "", error.strerror or "unreadable"))
     gathered.taken_for |= {dump.file: "flight recorder dump" for dump in gathered.dumps}
     gathered.taken_for |= {answer.file: "answer of NCCL's RAS" for answer in gathered.ras}
     if gathered.dumps:

@@ -1,9 +1,10 @@
-"""Which earlier incidents a new one resembles: by its reason, and by the words of the lines that tell it.
+"""Which earlier incidents of the same reason a new one resembles by the words of the lines that tell it.
 
 - An incident is told by at most 16 lines with their numbers masked: those that the diagnosis names, then the lines that
   look like errors or stand last, without those that the workload's healthy attempts print.
-- Nearness is the share of the words, rare words counting most, that two incidents have in common, and more for the same
-  reason or the same parent of it. A whole line counts as a word.
+- Nearness is the share of the words, rare words counting most, that two incidents have in common, and half a point more
+  where the reason is known. A whole line counts as a word.
+- Below `LEAST` nothing is a precedent: `benchmarks.diagnosis.precedents` measures how often both had the same cause.
 - Precedents are for the owner. They name no cause and are never counted.
 
     >>> words = words_of(("OSError: [Errno <*>] No space left on device",))
@@ -19,11 +20,13 @@ from dataclasses import dataclass
 
 from tenant_client.diagnosis.diagnose import Diagnosis, Gathered
 from tenant_client.diagnosis.filter_rules import keeps, pattern_of
-from tenant_client.sources.reasons import REASONS, UNKNOWN
+from tenant_client.diagnosis.wording import without_folder
+from tenant_client.sources import exit_status
+from tenant_client.sources.reasons import UNKNOWN
 
 MOST = 3
 _MOST_LINES, _MOST_LETTERS, _MOST_WORDS = 16, 400, 48
-_SAME_REASON, _SAME_PARENT, _LEAST = 0.5, 0.2, 0.1
+_KNOWN_REASON, LEAST = 0.5, 0.85
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{2,}", re.ASCII)
 
 
@@ -47,7 +50,8 @@ class Precedent:
     def words(self) -> str:
         """One line for a person."""
         after = [f"helped: {self.helped}" if self.helped else "", f"next attempt {self.then}" if self.then else ""]
-        return "; ".join([f"{self.lease} attempt {self.attempt}: {self.sentence or self.reason}", *filter(None, after)])
+        what = without_folder(self.sentence) or self.reason
+        return "; ".join([f"like {self.lease} attempt {self.attempt}: {what}", *filter(None, after)])
 
 
 @dataclass(frozen=True)
@@ -59,11 +63,19 @@ class Known:
     reason: str
 
 
+def like(precedents: Sequence[Precedent]) -> tuple[str, ...]:
+    """One line about the nearest of which somebody said what helped, else about the nearest; none without one."""
+    best = next((one for one in precedents if one.helped), precedents[0] if precedents else None)
+    return () if best is None else (best.words,)
+
+
 def telling_lines(diagnosis: Diagnosis, gathered: Gathered, dropped: AbstractSet[str]) -> tuple[str, ...]:
     """The lines that tell an incident, masked; `dropped` are those of the workload's healthy attempts."""
-    named = (seen.text for seen in (diagnosis.root, diagnosis.symptom, *diagnosis.cascade) if seen is not None)
+    seen = [one for one in (diagnosis.root, diagnosis.symptom, *diagnosis.cascade) if one is not None]
+    named = [one.text for one in seen if one.source != exit_status.SOURCE]
     left = (line for line in unexplained_lines(gathered) if keeps(line, dropped))
-    patterns = dict.fromkeys(pattern_of(line[:_MOST_LETTERS]) for line in (*named, *left))
+    lines = [*named, *left] or [one.text for one in seen]  # an exit status tells little where there is a log
+    patterns = dict.fromkeys(pattern_of(line[:_MOST_LETTERS]) for line in lines)
     return tuple(pattern for pattern in patterns if pattern)[:_MOST_LINES]
 
 
@@ -87,18 +99,26 @@ def weights_of(holders: Mapping[str, int], incidents: int) -> Mapping[str, float
 
 
 def rank(
-    reason: str, weights: Mapping[str, float], known: Sequence[Known], shared: Mapping[int, AbstractSet[str]]
+    reason: str,
+    weights: Mapping[str, float],
+    known: Sequence[Known],
+    shared: Mapping[int, AbstractSet[str]],
+    least: float = LEAST,
 ) -> list[tuple[int, float]]:
-    """The nearest incidents with their nearness, of equals the newest first; `shared` words by number.
+    """The nearest incidents of the same reason with their nearness, of equals the newest first.
 
-    The last of them is the nearest by words alone: the reason may be wrong.
+    `shared` has the words that each has in common with the new one, by its number.
     """
     usual = math.sqrt(len(weights)) * (sum(weights.values()) / len(weights)) if weights else 1.0
-    words = {one.number: _sum(weights, shared.get(one.number, ())) / usual / _root(one.words) for one in known}
-    scores = {one.number: words[one.number] + _alike(reason, one.reason) for one in known}
-    near = _best(scores, MOST - 1)
-    near += _best({number: score for number, score in words.items() if number not in near}, MOST - len(near))
-    return [(number, round(scores[number], 3)) for number in near if scores[number] >= _LEAST]
+    more = _KNOWN_REASON if cause(reason) else 0.0
+    alike = [one for one in known if cause(one.reason) == cause(reason)]
+    scores = {one.number: more + _sum(weights, shared.get(one.number, ())) / usual / _root(one.words) for one in alike}
+    return [(number, round(scores[number], 3)) for number in _best(scores, MOST) if scores[number] >= least]
+
+
+def cause(reason: str) -> str:
+    """The reason; "" where it names no cause, as an exit code does not."""
+    return "" if reason in (UNKNOWN, exit_status.EXIT_CODE) else reason
 
 
 def _best(scores: Mapping[int, float], most: int) -> list[int]:
@@ -110,11 +130,4 @@ def _sum(weights: Mapping[str, float], words: Iterable[str]) -> float:
 
 
 def _root(words: int) -> float:
-    return math.sqrt(max(1, words))
-
-
-def _alike(one: str, other: str) -> float:
-    if one == other:
-        return 0.0 if one == UNKNOWN else _SAME_REASON
-    parents: Sequence[str] = [REASONS[reason].parent if reason in REASONS else "" for reason in (one, other)]
-    return _SAME_PARENT if parents[0] and parents[0] == parents[1] else 0.0
+    return math.sqrt(min(max(1, words), _MOST_WORDS))

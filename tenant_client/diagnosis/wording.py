@@ -12,6 +12,7 @@ from tenant_client.sources.evidence import Evidence, Role
 _OF_ADDRESSES = ("illegal_memory_access", "gpu_page_fault")
 _MOST = 200
 _BEGINNING = 90
+_FOLDER = re.compile(r"(?<=: )/(?:[^/:]+/)+(?=[^/:]+: )")
 # Where in its source a C++ message was written.
 _PLACE = re.compile(r"\[(?:enforce fail at )?/?(?:[\w.+-]+/)+[\w.-]+\.(?:cc|cpp|cu|h|hpp):\d+\][. ]*", re.ASCII)
 
@@ -21,6 +22,15 @@ def told(text: str) -> str:
     flat = _PLACE.sub("", " ".join(text.split()))
     before, mark, last = flat.partition("Last error: ")
     return f"{before[:_BEGINNING]}… {mark}{last}"[:_MOST] if mark and len(flat) > _MOST else flat[:_MOST]
+
+
+def without_folder(sentence: str) -> str:
+    """The sentence of a diagnosis with the name of the file alone.
+
+    >>> without_folder("key_error: rank 1: /me/a b/runs/j-1/stderr.log, line 7: KeyError: 'lr'")
+    "key_error: rank 1: stderr.log, line 7: KeyError: 'lr'"
+    """
+    return _FOLDER.sub("", sentence, count=1)
 
 
 def shared_fault(seen: Sequence[Evidence], root: Evidence) -> str:

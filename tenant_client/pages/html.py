@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from federation.runtime.web.html import NOTHING, renderer as web_renderer
+from tenant_client.advice.after_failure import after_failure
 
 PAGES = (
     ("/", "Leases"),
@@ -18,7 +19,8 @@ _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 def renderer() -> Callable[..., str]:
     """A function that renders a template by its name, with what it is given."""
-    return web_renderer("tenant_client.pages", date, short, spaced, percent, names={"pages": PAGES})
+    names = {"pages": PAGES, "after_failure": after_failure}
+    return web_renderer("tenant_client.pages", date, short, spaced, percent, names=names)
 
 
 def date(hour: float) -> str:

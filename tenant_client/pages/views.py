@@ -17,6 +17,7 @@ from federation.protocol.noise import SystemSampler
 from federation.protocol.service_messages import CheckVerdict
 from federation.runtime.key_files import HomeError
 from federation.runtime.sqlite import reporting
+from tenant_client.advice.after_failure import after_failure
 from tenant_client.advice.hints import HintLog, action_of, end_of, episodes, reason_of
 from tenant_client.advice.own_history import own_history
 from tenant_client.disclosure import owner_view
@@ -27,7 +28,9 @@ from tenant_client.records.attempts import Attempt
 from tenant_client.records.bundle_log import BundleLog
 from tenant_client.records.database import open_database
 from tenant_client.rounds.tenant import Tenant
+from tenant_client.run.lease_paths import newest_runs
 
+_LAST = 5  # failures on the first page
 SHORT = 12  # digits of a token that are shown
 _WORST_FIRST = (CheckVerdict.MISMATCH, CheckVerdict.WARNING, CheckVerdict.OK, CheckVerdict.UNKNOWN)
 WORST_FIRST = tuple(verdict.name.lower() for verdict in _WORST_FIRST)
@@ -77,8 +80,9 @@ class House:
     """Everything but the bytes; `bundle` is the number of the newest one.
 
     `away` says why there is no federation to speak of. `leases` begin with the worst verdicts, `attempts` and `hints`
-    with the newest. `incidents` are lines about failures, by lease and attempt: how sure, what helped, what it is like;
-    `explanations` what both sides together tell of them.
+    with the newest; `failed` are the last attempts after which there is something to do. `incidents` are lines about
+    failures, by lease and attempt: how sure, what helped, what it is like; `explanations` what both sides together tell
+    of them.
     """
 
     away: str
@@ -86,6 +90,8 @@ class House:
     leases: tuple[LeaseView, ...]
     verdicts: tuple[tuple[str, int], ...]
     attempts: tuple[Attempt, ...]
+    failed: tuple[Attempt, ...]
+    jobs: Mapping[str, str]
     incidents: Mapping[tuple[str, int], tuple[str, ...]]
     explanations: Mapping[tuple[str, int], ExplainedAttempt]
     failures: tuple[tuple[str, int], ...]
@@ -113,9 +119,7 @@ def house(home: Path, now_h: float) -> House:
 
 def runs(home: Path) -> tuple[str, ...]:
     """Leases of which an attempt left a run directory, the newest first."""
-    found = [one for one in (home / "runs").glob("*-*") if one.is_dir()]
-    found.sort(key=lambda one: one.stat().st_mtime, reverse=True)
-    return tuple(dict.fromkeys(one.name.rpartition("-")[0] for one in found))
+    return tuple(reversed(newest_runs(home)))
 
 
 def journal(home: Path) -> Path:
@@ -147,6 +151,8 @@ def _told(
         leases=leases,
         verdicts=tuple((_said(one), verdicts[_said(one)]) for one in _WORST_FIRST),
         attempts=happened.attempts[::-1],
+        failed=tuple(one for one in happened.attempts[::-1] if _is_to_do(one))[:_LAST],
+        jobs=happened.jobs,
         incidents={(one.lease, one.attempt): one.words for one in happened.incidents},
         explanations={(one.lease, one.attempt): one for one in happened.explanations},
         failures=tuple(Counter(one.failure.reason for one in happened.failures).most_common()),
@@ -154,6 +160,10 @@ def _told(
         budget=budget,
         sent=sent,
     )
+
+
+def _is_to_do(attempt: Attempt) -> bool:
+    return len(after_failure(attempt.unit, attempt.state, attempt.cause)) > 1
 
 
 def _hints(log: HintLog, now_h: float) -> tuple[HintView, ...]:

@@ -22,6 +22,7 @@ from tenant_client.records.journal import Failure, Journal
 from tenant_client.sources.reasons import UNKNOWN, counted_as, somebody_ended
 
 INTERRUPTED = "interrupted: `pharoah-tenant run` was killed before the job ended, so its exit status is unknown"
+UNSEEN = "the exit status of a process that `pharoah-tenant run` did not start cannot be read"
 
 
 class AttemptState(StrEnum):

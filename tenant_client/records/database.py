@@ -34,6 +34,8 @@ CREATE TABLE IF NOT EXISTS usages (
     unit TEXT NOT NULL, attempt INTEGER NOT NULL, ranks INTEGER NOT NULL, rank_bytes REAL NOT NULL,
     workers_bytes REAL NOT NULL, steps INTEGER NOT NULL, sent_bytes REAL NOT NULL, cpu_s REAL NOT NULL,
     PRIMARY KEY (unit, attempt)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS starts (
+    unit TEXT NOT NULL, attempt INTEGER NOT NULL, started TEXT NOT NULL, PRIMARY KEY (unit, attempt)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS fixes (
     unit TEXT NOT NULL, attempt INTEGER NOT NULL, fixed_at_s REAL NOT NULL, reason TEXT NOT NULL, said TEXT NOT NULL,
     PRIMARY KEY (unit, attempt));

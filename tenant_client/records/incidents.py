@@ -1,7 +1,7 @@
 """The incidents of a home: failed attempts with the lines that tell them, how sure the diagnosis was, and what helped.
 
 - An incident belongs to an attempt; its reason and sentence are those of the attempt, as corrected later.
-- The precedents of an incident are looked up when it is kept, and stay.
+- The precedents of an incident are looked up when it is kept, and stay while both have the same reason.
 - Nothing here leaves.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from crypto.errors import PharoahError
 from federation.runtime.sqlite import Connection, transaction
-from tenant_client.diagnosis.precedents import Known, Precedent, rank, weights_of, words_of
+from tenant_client.diagnosis.precedents import LEAST, Known, Precedent, cause, like, rank, weights_of, words_of
 from tenant_client.diagnosis.sureness import WORDS, Basis, Sureness
 
 _MOST_ASKED = 500
@@ -44,7 +44,7 @@ class Incident:
         """How sure the diagnosis was, what helped and what it is like: a line each, for a person."""
         sure = () if self.sure is None else (f"at least {self.sure:.0%} sure, from {WORDS[Basis(self.basis)]}",)
         helped = (f"helped: {self.helped}",) if self.helped else ()
-        return (*sure, *helped, *(f"like {precedent.words}" for precedent in self.precedents))
+        return (*sure, *helped, *like(self.precedents))
 
 
 class Incidents:
@@ -71,9 +71,11 @@ class Incidents:
             )
         return self._precedents(near)
 
-    def nearest(self, reason: str, lines: Sequence[str]) -> tuple[Precedent, ...]:
-        """The incidents nearest to a new one, the nearest first."""
-        return self._precedents(self._nearest(reason, lines))
+    def nearest(
+        self, reason: str, lines: Sequence[str], *, but: Collection[str] = (), least: float = LEAST
+    ) -> tuple[Precedent, ...]:
+        """The incidents nearest to a new one, the nearest first; none of the leases in `but`."""
+        return self._precedents(self._nearest(reason, lines, but, least))
 
     def helped(self, unit: str, text: str) -> int:
         """Keeps what helped after the last incident of a lease; its attempt. NoIncident if there is none."""
@@ -88,22 +90,31 @@ class Incidents:
     def kept(self) -> list[Incident]:
         """All incidents, oldest first."""
         rows = self._connection.execute(
-            "SELECT unit, attempt, at_s, basis, sure, sure_domain, helped, lines, precedents FROM incidents ORDER BY id"
+            "SELECT unit, attempt, at_s, basis, sure, sure_domain, helped, lines, precedents,"
+            " COALESCE(reason, 'unknown') FROM incidents LEFT JOIN attempts USING (unit, attempt) ORDER BY id"
         ).fetchall()
-        return [_incident(row[:7], json.loads(row[7]), self._precedents(json.loads(row[8]))) for row in rows]
+        return [_incident(row[:7], json.loads(row[7]), self._like(json.loads(row[8]), reason)) for *row, reason in rows]
 
-    def _nearest(self, reason: str, lines: Sequence[str]) -> list[tuple[int, float]]:
+    def _like(self, near: Sequence[tuple[int, float]], reason: str) -> tuple[Precedent, ...]:
+        """Without those of other reasons and those too far: an older program kept them too."""
+        known = self._precedents(near)
+        return tuple(one for one in known if cause(one.reason) == cause(reason) and one.similarity >= LEAST)
+
+    def _nearest(
+        self, reason: str, lines: Sequence[str], but: Collection[str] = (), least: float = LEAST
+    ) -> list[tuple[int, float]]:
         rows = self._connection.execute(
-            "SELECT id, words, COALESCE(reason, 'unknown') FROM incidents LEFT JOIN attempts USING (unit, attempt)"
+            "SELECT unit, id, words, COALESCE(reason, 'unknown') FROM incidents"
+            " LEFT JOIN attempts USING (unit, attempt)"
         )
-        known = [Known(*row) for row in rows]
+        known = [Known(*row) for unit, *row in rows if unit not in but]
         words = sorted(words_of(lines))[:_MOST_ASKED]
         counted = "SELECT word, COUNT(*) FROM incident_words WHERE word IN ({}) GROUP BY word"
         weights = weights_of(dict(self._of_words(counted, words)), len(known))
         shared: defaultdict[int, set[str]] = defaultdict(set)
         for word, number in self._of_words("SELECT word, incident FROM incident_words WHERE word IN ({})", weights):
             shared[number].add(word)
-        return rank(reason, weights, known, shared)
+        return rank(reason, weights, known, shared, least)
 
     def _of_words(self, query: str, words: Collection[str]) -> list[tuple[str, int]]:
         return self._connection.execute(query.format(", ".join("?" * len(words))), tuple(words)).fetchall()

@@ -18,6 +18,7 @@ from crypto.ids import LeaseId, Token
 from federation.protocol.round_messages import LADDER_LABELS, Ladder, RegisteredWorkload, TokenLink
 from federation.protocol.subjects import TOKEN_DIMENSIONS
 from federation.runtime.sqlite import Connection, transaction
+from tenant_client.records.starts import Started, Starts
 from tenant_client.workload.descriptor import Descriptor
 
 _MOST_CANDIDATES = 8
@@ -114,6 +115,10 @@ class Journal:
         """Every unit, in order of its beginning."""
         rows = self._connection.execute("SELECT unit, start_h, labels FROM units ORDER BY start_h, unit")
         return [Unit(unit, start_h, json.loads(labels)) for unit, start_h, labels in rows]
+
+    def starts(self) -> dict[str, Started]:
+        """What the last attempt of each unit was started with."""
+        return Starts(self._connection).newest()
 
     def find(self, beginning: str) -> str:
         """The unit of this name, or the one whose name begins so; UnknownUnit and AmbiguousLease say why there is none.

@@ -6,7 +6,16 @@ from federation.runtime.sqlite import Connection, transaction
 
 def selection_key(connection: Connection, random_bytes: RandomBytes) -> bytes:
     """The secret that decides which failures count; drawn once per database."""
+    return _secret(connection, "selection", random_bytes)
+
+
+def digest_key(connection: Connection, random_bytes: RandomBytes) -> bytes:
+    """The key of the digests that stand for secret-looking values in the journal; drawn once per database."""
+    return _secret(connection, "digests", random_bytes)
+
+
+def _secret(connection: Connection, name: str, random_bytes: RandomBytes) -> bytes:
     with transaction(connection):
-        connection.execute("INSERT OR IGNORE INTO secrets VALUES ('selection', ?)", (random_bytes(32),))
-    row = connection.execute("SELECT value FROM secrets WHERE name = 'selection'").fetchone()
+        connection.execute("INSERT OR IGNORE INTO secrets VALUES (?, ?)", (name, random_bytes(32)))
+    row = connection.execute("SELECT value FROM secrets WHERE name = ?", (name,)).fetchone()
     return bytes(row[0])

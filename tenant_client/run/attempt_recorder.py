@@ -5,23 +5,27 @@ A restart by torchrun ends an attempt and begins the next one of the same lease.
 
 import json
 import os
+import secrets
 from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from signal import SIGPIPE
-from typing import TYPE_CHECKING
 
 from federation.protocol.service_messages import LeaseEnd
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.sqlite import Connection
 from federation.runtime.visible import counted_as, short
+from tenant_client.advice.after_failure import after_failure
 from tenant_client.diagnosis.filter_rules import FILE, load_rules
-from tenant_client.records.attempts import INTERRUPTED, Attempt, AttemptCause, Attempts, AttemptState
+from tenant_client.diagnosis.precedents import Precedent, like
+from tenant_client.records.attempts import INTERRUPTED, UNSEEN, Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.incidents import Incidents
 from tenant_client.records.journal import Journal
+from tenant_client.records.local_secrets import digest_key
 from tenant_client.records.paces import Paces, Slice
+from tenant_client.records.starts import Starts
 from tenant_client.records.usages import Usage, Usages
 from tenant_client.records.votes import Vote, Votes
 from tenant_client.run import diagnose_attempt, lease_ends, restarts
@@ -41,14 +45,12 @@ from tenant_client.run.ended import (
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.learn_healthy import learn, workload_name
 from tenant_client.run.run_directory import held
+from tenant_client.run.started import started
 from tenant_client.run.supervise import Ending
 from tenant_client.run.watchdog import Kind, WatchFinding
 from tenant_client.sources.reasons import UNKNOWN
 from tenant_client.sources.scheduler import placement
 from tenant_client.workload.descriptor import Descriptor
-
-if TYPE_CHECKING:
-    from tenant_client.diagnosis.precedents import Precedent
 
 _BUSY_MS = 5000
 _MOST_KNOWN = 3
@@ -106,6 +108,15 @@ class Record:
         with self._ours.guard("cannot write the journal"):
             if self._attempts is not None:
                 self.number = self._attempts.begin(self._unit, started_at_s, number=number, lives=self._lives)
+
+    def keep_start(self, command: Sequence[str], environment: Mapping[str, str], node_list: str) -> None:
+        """Journals what the attempt was started with, and on which nodes."""
+        with self._ours.guard("cannot journal what the job was started with"):
+            if self._connection is not None and command:
+                key = digest_key(self._connection, secrets.token_bytes)
+                Starts(self._connection).keep(
+                    self._unit, self.number, started(command, environment, Path.cwd(), key, node_list)
+                )
 
     def name(self, job: str) -> None:
         """Journals the name of the job."""
@@ -241,9 +252,9 @@ class Record:
             self._explain_ended(how, asked, said)
         else:
             precedents = self._explain(said, counted=True)
-            self._ours.say(f"attempt {self.number} of {self._unit} failed: {said.cause.sentence or said.cause.reason}")
-            for precedent in precedents:
-                self._ours.say(f"like {precedent.words}")
+            self._tell(state, said.cause)
+            for line in like(precedents):
+                self._ours.say(line)
             self._say_known(self._paths(found), said.cause)
             self._vote(self._paths(found), at_s)
         return state
@@ -258,6 +269,14 @@ class Record:
                 )
                 self._ours.say(f"noted a vote for the way between {' and '.join(pair)}")
 
+    def _tell(self, state: AttemptState, cause: AttemptCause) -> None:
+        """Prints the lines about the attempt's end, unless somebody ended it and nothing is to be done."""
+        first, *further = after_failure(self._unit, state, cause)
+        if further:
+            self._ours.say(f"attempt {self.number} of {self._unit} {state}: {first}")
+        for line in further:
+            self._ours.say(line)
+
     def _say_known(self, paths: Sequence[Path], cause: AttemptCause) -> None:
         """Prints what is known to fail like this; the journal has the cause already, if somebody kills us here."""
         for known in diagnose_attempt.known_of(paths, cause, self._descriptor, self._ours)[:_MOST_KNOWN]:
@@ -269,11 +288,12 @@ class Record:
         if asked.standing.stalled and names_hardware(said.cause, said.source):
             cause = replace(said.cause, sentence=f"{said.cause.sentence}; {cause.sentence}")
             self._explain(replace(said, cause=cause), counted=True)
-            self._ours.say(f"attempt {self.number} of {self._unit} ended: {cause.sentence}")
+            self._tell(AttemptState.STOPPED, cause)
             return
         if asked.standing.stalled and said.cause.place and said.source not in _OWN:
             cause = replace(cause, sentence=f"{cause.sentence}; in the logs: {said.cause.sentence}")
         self._explain(Explained(cause), counted=False)
+        self._tell(AttemptState.STOPPED, cause)
 
     def say_good_end(self, at_s: float, workload: str) -> None:
         """Prints what succeeded, for how long it ran, and where the journal is."""
@@ -290,7 +310,8 @@ class Record:
             self._end(AttemptState.STOPPED, at_s, None, steps, findings)
             return
         self._end(AttemptState.INTERRUPTED, at_s, None, steps, findings)
-        self._explain(Explained(AttemptCause(sentence=INTERRUPTED)), counted=False)
+        sentence = INTERRUPTED if self._program else UNSEEN
+        self._explain(Explained(AttemptCause(sentence=sentence)), counted=False)
 
     def _end(
         self, state: AttemptState, at_s: float, how: Ending | None, steps: int, findings: Sequence[WatchFinding]
@@ -327,7 +348,7 @@ class Record:
             if self._connection is not None:
                 learn(self._connection, self._home, self._unit, self.number, at_s, logs)
 
-    def _explain(self, explained: Explained, *, counted: bool) -> "Sequence[Precedent]":
+    def _explain(self, explained: Explained, *, counted: bool) -> Sequence[Precedent]:
         """Journals why; the nearest incidents before this one."""
         cause = explained.cause
         if counted:

@@ -75,8 +75,18 @@ def lease_paths(
 
 def run_files(home: Path, lease: str) -> list[Path]:
     """What the newest attempt of the lease has left, if it has."""
-    runs = [one for one in (home / "runs").glob("*-*") if one.is_dir() and one.name.rpartition("-")[0] == lease]
-    return files_of(max(runs, key=lambda one: one.stat().st_mtime), ()) if runs else []
+    run = newest_runs(home).get(lease)
+    return files_of(run, ()) if run else []
+
+
+def newest_runs(home: Path) -> dict[str, Path]:
+    """The newest run directory of each lease that has one, the newest last."""
+    newest: dict[str, Path] = {}
+    for run in sorted(filter(Path.is_dir, (home / "runs").glob("*-*")), key=lambda one: one.stat().st_mtime):
+        lease = run.name.rpartition("-")[0]
+        newest.pop(lease, None)
+        newest[lease] = run
+    return newest
 
 
 def _journalled(home: Path, lease: str, now_h: float) -> tuple[Sequence[Mapping[str, object]], list[Hint]]:

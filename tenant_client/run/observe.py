@@ -32,8 +32,10 @@ from tenant_client.run.free_space import paths_of
 from tenant_client.run.health import Health
 from tenant_client.run.hook import readings
 from tenant_client.run.hook.checkpoints import ask
+from tenant_client.run.hook.sampler import WILL_PROFILE
 from tenant_client.run.launcher import Launcher
 from tenant_client.run.lease_hints import Hinted, asks_to_save
+from tenant_client.run.observer_pipe import jobs_environment
 from tenant_client.run.pace import PaceRecorder
 from tenant_client.run.restart_point import bad_since
 from tenant_client.run.run_directory import hold, node_list, prune
@@ -98,7 +100,9 @@ class Observer:
         self._pace = PaceRecorder(self._run_dir, self._record.keep_pace)
         self._usage = UsageRecorder(self._record.keep_usage)
         self._record.name(settings.job)
-        self._record.place(node_list(os.environ))
+        nodes = node_list(os.environ)
+        self._record.place(nodes)
+        self._record.keep_start(settings.command, jobs_environment(os.environ), nodes)
         with self._ours.guard("old run directories"):
             prune(settings.home / "runs")
 
@@ -186,14 +190,16 @@ class Observer:
             return [*self._hinted.findings(own, now_s), *self._health.findings, *self._launcher.findings]
         return own
 
-    def _describe(self, traces: Sequence[Path], now_s: float) -> None:
-        """Journals the workload, or why it is not known yet."""
+    def _describe(self, traces: Sequence[Path], now_s: float, *, ended: bool = False) -> None:
+        """Journals the workload, or why it is not known yet; says once when it will be."""
         with self._ours.guard("cannot describe the traces"):
             found = self._workload.take(traces)
             if found is not None:
                 self._workload.kept(kept=self._record is not None and self._record.describe(found, now_s))
-            why_not = "" if self._workload.described else self._workload.why_not()
+            why_not = "" if self._workload.described else self._workload.why_not(ended=ended)
             if why_not != self._why_not:
+                if why_not.startswith(WILL_PROFILE) and not self._why_not.startswith(WILL_PROFILE):
+                    self._ours.say(f"workload not described yet: {why_not}")
                 self._why_not = why_not
                 if why_not and self._record is not None:
                     self._record.leave_undescribed(why_not)
@@ -250,7 +256,7 @@ class Observer:
                 self._record.interrupted(at_s, self._watch.steps, findings, asked=bool(self._asked))
             elif self._record is not None and how is not None:
                 state = self._record.ended(how, asked, at_s, self._watch.steps, findings, found)
-        self._describe(self._workload.traces(), at_s)
+        self._describe(self._workload.traces(), at_s, ended=True)
         self._say_end(state, at_s)
         with self._ours.guard("cannot join the end of the lease to the attempt"):
             self._settle(at_s)

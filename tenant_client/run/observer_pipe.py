@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tenant_client.run.supervise import ENDING_SIGNALS, Ending
 _MODULE = "tenant_client.run.observe"
 _NAP_S = 0.2
 _ONE_CORE = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # the cores are the job's
+_JOBS = "PHAROAH_JOBS_"  # before the names of variables of the job that are others here
 
 
 class Link:
@@ -76,8 +78,16 @@ def _spawn(settings: str, told: str, reading: int) -> int:
     paths = [str(Path(entry).resolve()) for entry in sys.path]  # ours may have come from the directory we started in
     nothing = os.open(os.devnull, os.O_WRONLY)
     actions = [(os.POSIX_SPAWN_DUP2, reading, 0), (os.POSIX_SPAWN_DUP2, nothing, 1)]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)} | dict.fromkeys(_ONE_CORE, "1")
+    jobs = {f"{_JOBS}{name}": os.environ[name] for name in ("PYTHONPATH", *_ONE_CORE) if name in os.environ}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)} | dict.fromkeys(_ONE_CORE, "1") | jobs
     try:
         return os.posix_spawn(sys.executable, command, env, file_actions=actions, setsid=True, setsigmask=())
     finally:
         os.close(nothing)
+
+
+def jobs_environment(own: Mapping[str, str]) -> dict[str, str]:
+    """The environment that the job was started in, from the observer's own."""
+    kept = {name: value for name, value in own.items() if name not in ("PYTHONPATH", *_ONE_CORE)}
+    jobs = {name.removeprefix(_JOBS): kept.pop(name) for name in list(kept) if name.startswith(_JOBS)}
+    return kept | jobs

@@ -11,14 +11,14 @@ from tenant_client.run.watchdog import WatchLimits
 class RunSettings:
     """Options of `pharoah-tenant run`. `logs` are further files to look into after a failure.
 
-    `job` names it, `program` is the one that was started. `describe_now` samples the first steps, however busy the
+    `job` names it, `command` is what was started. `describe_now` samples the first steps, however busy the
     host is.
     """
 
     home: Path
     lease: str
     job: str = ""
-    program: str = ""
+    command: tuple[str, ...] = ()
     watch: bool = True
     sample: bool = True
     describe_now: bool = False
@@ -34,9 +34,14 @@ class RunSettings:
         """As the observer is told."""
         return json.dumps(asdict(self), default=str)
 
+    @property
+    def program(self) -> str:
+        """The name of the program that was started."""
+        return Path(self.command[0]).name if self.command else ""
+
     @classmethod
     def from_json(cls, text: str) -> "RunSettings":
         """The inverse of `to_json`."""
         told = json.loads(text)
-        paths = {"home": Path(told["home"]), "logs": tuple(map(Path, told["logs"]))}
+        paths = {"home": Path(told["home"]), "logs": tuple(map(Path, told["logs"])), "command": tuple(told["command"])}
         return cls(**told | paths | {"limits": WatchLimits(**told["limits"])})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from crypto.errors import PharoahError
 from tenant_client.run.hook.progress import read
-from tenant_client.run.hook.sampler import DESCRIBED
+from tenant_client.run.hook.sampler import DESCRIBED, WILL_PROFILE
 from tenant_client.workload.descriptor import Descriptor
 
 _LAST_TRACE_S = 5.0
@@ -52,15 +52,15 @@ class RunWorkload:
         if kept:
             (self._run_dir / DESCRIBED).touch()
 
-    def why_not(self) -> str:
-        """Why there is no description by now, as a clause."""
+    def why_not(self, *, ended: bool = False) -> str:
+        """Why there is no description by now, as a clause; `ended` if there will be none."""
         if not self._sampled:
             return "sampling is switched off (--no-sample)"
         if self._failed:
             return self._failed
         said = (path.read_text(encoding="utf-8").strip() for path in sorted(self._run_dir.glob("sampling-*")))
         if why := next(filter(None, said), ""):
-            return why
+            return why.replace(WILL_PROFILE, "the job ended before its profile, due", 1) if ended else why
         if any(record.step for record in filter(None, map(read, self._run_dir.glob("progress-*")))):
             return "the job took no sample; a warning in its output may say why"
         return "no step of a PyTorch optimiser was seen in a process that `run` started"

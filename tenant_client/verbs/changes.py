@@ -30,7 +30,7 @@ def changes(
     latest: Latest = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what changed since the last clean run before this one: context, versions, spread over nodes, operators.
+    """Show what changed since the last clean run: code, command, packages, environment, hosts, context, workload.
 
     A version that brought a known incompatibility names it. Of a failed run the likeliest culprits come first: by what
     is known of versions, what the newest bundle says, and how own runs went with each change and without it. Operators

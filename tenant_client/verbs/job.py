@@ -17,7 +17,7 @@ from federation.runtime.visible import counted_as
 from tenant_client.verbs.console import Home, failing, warn
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from tenant_client.diagnosis.lessons import Lessons
     from tenant_client.diagnosis.precedents import Precedent
@@ -181,7 +181,7 @@ def run(
             home=home.absolute(),
             lease=lease or lease_name(os.environ, home),
             job=job_name(command, os.environ),
-            program=Path(command[0]).name,
+            command=tuple(command),
             watch=watch,
             sample=sample,
             describe_now=describe is Describe.NOW,
@@ -225,7 +225,8 @@ def diagnose(
         typer.Argument(
             metavar="PATH...",
             click_type=InputFile(folders=True),
-            help="Logs, flight recorder dumps, answers of NCCL's RAS, error files, or folders of these.",
+            help="Logs, flight recorder dumps, answers of NCCL's RAS, error files, or folders of these; or a lease, for"
+            " what its newest attempt has left.",
         ),
     ],
     home: Home,
@@ -243,20 +244,22 @@ def diagnose(
     from tenant_client.diagnosis.diagnose import explain, gather, hints
     from tenant_client.diagnosis.filter_rules import FILE, load_rules, pattern_of
     from tenant_client.diagnosis.lessons import load_lessons
-    from tenant_client.diagnosis.precedents import telling_lines, unexplained_lines
+    from tenant_client.diagnosis.precedents import like, telling_lines, unexplained_lines
     from tenant_client.diagnosis.sureness import sureness_of
 
     with failing():
+        paths = [file for path in paths for file in _files(home, path)]
         gathered, lessons, rules = gather(paths), load_lessons(home / "lessons.json"), load_rules(home / FILE)
     for fault in gathered.faults:
-        warn(str(fault))
+        warn(str(fault), "" if Path(fault.file).exists() else _NO_FILE)
     if not gathered.evidence and gathered.faults:
         raise typer.Exit(2)
     diagnosis = explain(gathered, lessons)
     unknown = diagnosis.reason == "unknown"
     dropped = rules.of(rules.fitting(map(pattern_of, unexplained_lines(gathered))))
     shown = hints(gathered, dropped=dropped) if unknown else ()
-    precedents = _precedents(home, diagnosis.reason, telling_lines(diagnosis, gathered, dropped))
+    own = {run.name.rpartition("-")[0] for path in paths for run in path.resolve().parents if _is_run(home, run)}
+    precedents = _precedents(home, diagnosis.reason, telling_lines(diagnosis, gathered, dropped), own)
     known = known_in(paths, diagnosis.reason)
     if as_json:
         show_json(Told.of(diagnosis, shown, precedents, known, gathered.taken_for))
@@ -266,7 +269,7 @@ def diagnose(
         show(*([f"  do: {diagnosis.advice}"] if diagnosis.advice else []))
         show(*(f"  then {later.reason}, {later.where}: {later.text[:120]}" for later in diagnosis.cascade))
         show(*(f"  unusual line ({hint.count}×): {hint.example}" for hint in shown))
-        show(*(f"  like {precedent.words}" for precedent in precedents))
+        show(*(f"  {line}" for line in like(precedents)))
         show(*(f"  {one.label} {one.words}" for one in known[:_MOST_KNOWN]))
         forms = Counter(gathered.taken_for.values())
         show(
@@ -279,7 +282,19 @@ def diagnose(
     raise typer.Exit(3 if unknown else 0)
 
 
-def _precedents(home: Path, reason: str, lines: "Sequence[str]") -> "tuple[Precedent, ...]":
+def _files(home: Path, path: Path) -> list[Path]:
+    """The file itself, or what the newest attempt of the lease of this name has left."""
+    if path.exists() or len(path.parts) > 1:
+        return [path]
+    from tenant_client.records.journal import the_one
+    from tenant_client.run.lease_paths import newest_runs, run_files
+
+    runs = newest_runs(home)
+    files = run_files(home, the_one([*runs], str(path))) if any(run.startswith(str(path)) for run in runs) else []
+    return files or [path]
+
+
+def _precedents(home: Path, reason: str, lines: "Sequence[str]", but: "Collection[str]") -> "tuple[Precedent, ...]":
     """The nearest incidents that the home has kept; none where it has no journal or it cannot be read."""
     import sqlite3
     from contextlib import closing
@@ -291,7 +306,7 @@ def _precedents(home: Path, reason: str, lines: "Sequence[str]") -> "tuple[Prece
         if not (home / "tenant.db").exists():
             return ()
         with closing(open_database(home / "tenant.db")) as connection:
-            return Incidents(connection).nearest(reason, lines)
+            return Incidents(connection).nearest(reason, lines, but=but)
     except (OSError, sqlite3.DatabaseError) as error:
         warn(f"the journal cannot be read, going on without precedents: {error}")
         return ()
@@ -346,6 +361,10 @@ def teach(
     _show_matches(Lessons().teach(line, reason, regex=regex), files or _kept_logs(home))
 
 
+def _is_run(home: Path, folder: Path) -> bool:
+    return folder.parent == (home / "runs").resolve()
+
+
 def _kept_logs(home: Path) -> list[Path]:
     """The logs of past attempts that are still there."""
     return sorted(path for path in (home / "runs").glob("*/*.log*") if path.is_file())
@@ -362,4 +381,5 @@ def _show_matches(lesson: "Lessons", files: list[Path]) -> None:
     say(f"pharoah-tenant: it matches {counted_as(many, 'line')} in {within} of {counted_as(len(files), 'log')}")
 
 
+_NO_FILE = "pass a file, or a lease: `pharoah-tenant leases` lists them"
 _MOST_LINE, _MOST_SHOWN, _MOST_MATCHES, _MOST_KNOWN = 4096, 160, 5, 3

@@ -76,22 +76,24 @@ def show_journal(home: Home, *, as_json: AsJson = False) -> None:
     """
     from contextlib import closing
 
+    from federation.runtime.pinned_directory import is_pinned
     from tenant_client.disclosure.happened import what_happened
     from tenant_client.records.database import open_database
 
     with closing(open_database(journalled(home))) as connection:
-        view = what_happened(connection)
+        view, joined = what_happened(connection), is_pinned(connection)
     if as_json:
         show_json(view)
     else:
-        _tell(view)
+        _tell(view, joined=joined)
     if not view.leases:
         raise typer.Exit(3)
 
 
-def _tell(view: "Happened") -> None:
+def _tell(view: "Happened", *, joined: bool) -> None:
     incidents = {(incident.lease, incident.attempt): incident.words for incident in view.incidents}
-    explained = {(one.lease, one.attempt): (one.sentence,) for one in view.explanations}
+    explained = {(one.lease, one.attempt): (one.sentence,) for one in view.explanations if one.side in _OTHERS}
+    from tenant_client.advice.after_failure import after_failure
     from tenant_client.workload.compare import LACKING
 
     for workload in view.workloads:
@@ -107,13 +109,19 @@ def _tell(view: "Happened") -> None:
             f"{began:%Y-%m-%d %H:%M:%S}  {_named(view, attempt.unit)} attempt {attempt.attempt}: {attempt.state}{steps}"
         )
         show(*([f"    {attempt.cause.reason}, as you fixed it; Pharoah had said:"] if attempt.said else []))
-        show(*([f"    {attempt.cause.sentence}"] if attempt.cause.sentence else []))
         named = attempt.unit, attempt.attempt
-        show(*(f"    {line}" for line in (*incidents.get(named, ()), *explained.get(named, ()))))
+        lines = after_failure(attempt.unit, attempt.state, attempt.cause)
+        if lines:
+            lines += *incidents.get(named, ()), *explained.get(named, ())
+        show(*(f"    {line}" for line in lines))
         show(*(f"    {finding['kind']}: {finding['text']}" for finding in attempt.findings))
     reasons = Counter(labelled.failure.reason for labelled in view.failures)
     counted = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())
-    show(f"{counted_as(len(view.leases), 'lease')}; failures to be counted: {counted or 'none'}")
+    told = f"; reported to the federation, as noisy counts: {counted or 'no failure'}" if joined else ""
+    show(f"{counted_as(len(view.leases), 'lease')}{told}")
+
+
+_OTHERS = ("provider", "both")  # whose part the three lines do not tell
 
 
 def _named(view: "Happened", lease: str) -> str:

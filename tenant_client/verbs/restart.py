@@ -7,7 +7,7 @@ import typer
 
 from federation.runtime.console import AsJson
 from federation.runtime.screen import show, show_json
-from tenant_client.verbs.console import Home, say_error
+from tenant_client.verbs.console import Home, failing, say_error
 
 if TYPE_CHECKING:
     from tenant_client.run.hook.readings import Reading
@@ -38,40 +38,39 @@ def restart(
     """Show from which checkpoint to restart after a NaN or a loss spike, and which batches to skip. Nothing is sent.
 
     Steps count from the start of the attempt. Exit code 0: losses and gradient norms were in band. 1: they were not.
-    3: no run has readings of losses.
+    3: there is no such run, or it has no readings of losses yet.
     """
+    from tenant_client.records.journal import the_one
+    from tenant_client.run.lease_paths import newest_runs
     from tenant_client.run.restart_point import restart_point
 
-    run_dir, readings = _newest(home / "runs", lease)
+    runs = newest_runs(home)
+    with failing(UNKNOWN):
+        run_dir = runs[the_one([*runs], lease)]
+    readings = _readings(run_dir)
     if not readings:
-        say_error(
-            f"no readings of losses in {run_dir or home / 'runs'}", "the job must run behind `pharoah-tenant run`"
-        )
+        hint = "losses are read from a PyTorch optimiser's steps, or from `hook.step(loss=…)`"
+        say_error(f"no readings of losses yet of {run_dir.name}", hint)
         raise typer.Exit(UNKNOWN)
     steps = [_step_of(path, readings) for path in saved or ()]
     found = restart_point(readings, [step for step in steps if step is not None])
-    run = run_dir.name if run_dir else ""
     if as_json:
-        told: Restart = {"run": run, "trouble": "", "ranks": (), "checkpoint": None, "skip": None}
+        told: Restart = {"run": run_dir.name, "trouble": "", "ranks": (), "checkpoint": None, "skip": None}
         if found is not None:
             told |= {"trouble": found.trouble, "ranks": found.ranks, "checkpoint": found.checkpoint, "skip": found.skip}
         show_json(told)
     else:
-        show(f"{run}: {found.sentence if found else 'losses and gradient norms were in band on all ranks'}")
+        show(f"{run_dir.name}: {found.sentence if found else 'no NaN or loss spike found'}")
     raise typer.Exit(BAD if found else FINE)
 
 
-def _newest(runs: Path, lease: str) -> "tuple[Path | None, dict[int, list[Reading]]]":
-    """The newest run directory of the lease, and the readings of its ranks."""
+def _readings(run_dir: Path) -> "dict[int, list[Reading]]":
+    """The readings of each rank that has some."""
     from tenant_client.run.hook.readings import file_name, read
 
-    found = [path for path in runs.glob("*") if path.is_dir() and path.name.startswith(lease)]
-    if not found:
-        return None, {}
-    newest = max(found, key=lambda path: path.stat().st_mtime)
-    ranks = [int(path.name.partition("-")[2]) for path in newest.glob("readings-*") if path.name[9:].isdigit()]
-    readings = {rank: read(newest / file_name(rank)) for rank in ranks}
-    return newest, {rank: of_rank for rank, of_rank in readings.items() if of_rank}
+    ranks = [int(path.name.partition("-")[2]) for path in run_dir.glob("readings-*") if path.name[9:].isdigit()]
+    readings = {rank: read(run_dir / file_name(rank)) for rank in ranks}
+    return {rank: of_rank for rank, of_rank in readings.items() if of_rank}
 
 
 def _step_of(path: Path, readings: "dict[int, list[Reading]]") -> int | None:

@@ -59,7 +59,7 @@ def _lines(state: "TenantStatus") -> "Iterator[str]":
         yield f"last round  {f'hours {answered.start_hour}–{answered.end_hour}' if answered else 'none answered yet'}"
         left = answered.epsilon_left if answered else state.epsilon_limit
         yield f"budget      epsilon {left:.3f} of {state.epsilon_limit:g} left per job-week, at delta {state.delta:g}"
-    yield f"due         {state.due or 'nothing'}"
+    yield f"next action {state.due or 'none'}"
 
 
 def _named(row: "LeaseRow") -> str:

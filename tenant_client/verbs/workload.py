@@ -51,12 +51,15 @@ class Described(TypedDict):
     lacks: list[str]
 
 
-def describe(traces: Traces, *, as_json: AsJson = False) -> None:
-    """Show the properties of a workload: precision, parallelism, versions, operators. Nothing is sent."""
+def describe(traces: Traces, home: Home, *, as_json: AsJson = False) -> None:
+    """Show the properties of a workload: precision, parallelism, versions, operators. Nothing is sent.
+
+    In place of traces pass a lease, for what `run` has described of it.
+    """
     from tenant_client.workload.compare import LACKING, operator_text
 
     with failing():
-        descriptor = _described(traces)
+        descriptor = _stored(traces, home) or _described(traces)
     if as_json:
         described: Described = {
             "precision": descriptor.precision,
@@ -203,6 +206,28 @@ def _pair(text: str) -> tuple[str, str]:
     if not (name and equals and trace):
         raise typer.BadParameter(f"{text!r} is not NAME=TRACE")
     return name, trace
+
+
+def _stored(traces: list[Path], home: Path) -> "Descriptor | None":
+    """What the journal has of the lease of this name; None where the name is a file's, or no lease's."""
+    from contextlib import closing
+
+    from tenant_client.records.database import open_database
+    from tenant_client.records.journal import Journal
+    from tenant_client.workload.describe import NothingToDescribe
+
+    name = str(traces[0])
+    if len(traces) > 1 or traces[0].exists() or not _holds_a_database(home):
+        return None
+    with closing(open_database(home / "tenant.db")) as connection:
+        journal = Journal(connection)
+        if not any(unit.unit.startswith(name) for unit in journal.units()):
+            return None
+        unit = journal.find(name)
+        if unit not in journal.descriptors():
+            why = journal.undescribed().get(unit, "no attempt of it was watched")
+            raise NothingToDescribe(f"the workload of {unit} is not described: {why}")
+        return journal.descriptors()[unit]
 
 
 def _described(traces: list[Path]) -> "Descriptor":

@@ -60,6 +60,7 @@ def test_a_process_that_was_reaped_ended_in_an_unknown_way(tmp_path: Path) -> No
     shell.communicate()
     (attempt,) = attempts(tmp_path / "home")
     assert (attempt.state, attempt.exit_code, attempt.cause.reason) == (AttemptState.INTERRUPTED, None, "unknown")
+    assert "did not start cannot be read" in attempt.cause.sentence
     assert failures(tmp_path / "home") == []
 
 

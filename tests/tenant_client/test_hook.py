@@ -286,7 +286,7 @@ def test_a_host_that_stays_busy_is_the_reason_that_is_left(run_dir: Path, monkey
     with pharoah_hook() as hook:
         train(hook, 40)
     assert traces(run_dir) == []
-    assert (run_dir / "sampling-0").read_text().startswith("the host is busy (load ")
+    assert (run_dir / "sampling-0").read_text().startswith("will profile ")
 
 
 def test_the_jobs_own_profiler_is_never_disturbed(run_dir: Path) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from benchmarks.diagnosis import precedents as benchmark
 from federation.runtime.sqlite import Connection
 from tenant_client.cli import app
-from tenant_client.diagnosis.precedents import MOST
+from tenant_client.diagnosis.precedents import like
 from tenant_client.diagnosis.sureness import Basis, Sureness
 from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
@@ -52,20 +52,44 @@ def call(*words: object) -> Any:
 # ---- finding -------------------------------------------------------------------------------------------------------
 
 
-def test_the_nearest_come_first_by_reason_and_by_words(connection: Connection) -> None:
+def test_a_precedent_has_the_same_reason_and_most_of_the_rare_words(connection: Connection) -> None:
     assert failed(connection, "a", 1.0, "disk_full", DISK) == ()
     assert failed(connection, "b", 2.0, "unknown", LINK) == ()
-    assert failed(connection, "c", 3.0, "disk_full", ("cannot write optimizer state: No space left",))[0] == "a"
-    assert failed(connection, "d", 4.0, "unknown", ("fabricd: lease <*> of plane c was revoked",))[0] == "b"
+    assert failed(connection, "c", 3.0, "disk_full", ("cannot write optimizer state: No space left",)) == ("a",)
+    assert failed(connection, "d", 4.0, "disk_full", ("quota of project seven exceeded",)) == ()
+    assert failed(connection, "e", 5.0, "key_error", DISK) == ()
+    assert failed(connection, "f", 6.0, "exit_code", LINK) == ("b",)  # neither names a cause
 
 
-def test_one_of_three_is_found_by_words_alone_whatever_the_reason(connection: Connection) -> None:
-    for number in range(5):
-        failed(connection, f"k{number}", float(number), "key_error", ("KeyError: 'lr'",))
-    failed(connection, "plane", 9.0, "unknown", LINK)
-    near = failed(connection, "new", 10.0, "key_error", LINK)
-    assert len(near) == MOST
-    assert "plane" in near
+def test_a_long_incident_is_as_like_itself_as_a_short_one(connection: Connection) -> None:
+    lines = tuple(f"shard {word} of the plane" for word in "abcdefghijklmnop")
+    words = tuple(f"{line} {' '.join(f'{line[6]}{letter}{letter}' for letter in 'qrstuvw')}" for line in lines)
+    failed(connection, "a", 1.0, "unknown", words)
+    (near,) = Incidents(connection).nearest("unknown", words)
+    assert near.similarity == pytest.approx(1.0, abs=0.01)
+
+
+def test_what_an_older_program_kept_as_like_is_not_shown_where_it_is_far_or_of_another_reason(
+    connection: Connection,
+) -> None:
+    for unit, reason in (("a", "disk_full"), ("b", "ecc_error"), ("c", "disk_full")):
+        failed(connection, unit, 1.0, reason, (f"{unit} has words of its own",))
+    connection.execute("UPDATE incidents SET precedents = '[[1, 0.5], [2, 0.9]]' WHERE unit = 'c'")
+    assert Incidents(connection).kept()[2].precedents == ()
+    connection.execute("UPDATE incidents SET precedents = '[[1, 0.9], [2, 0.9]]' WHERE unit = 'c'")
+    assert [near.lease for near in Incidents(connection).kept()[2].precedents] == ["a"]
+
+
+def test_one_line_is_told_the_nearest_or_the_nearest_that_helped(connection: Connection) -> None:
+    for number, unit in enumerate("abc"):
+        failed(connection, unit, float(number), "disk_full", DISK)
+    near = Incidents(connection).nearest("disk_full", DISK)
+    (line,) = like(near)
+    assert (len(near), line.startswith("like c attempt 1: disk_full: ")) == (3, True)
+    Incidents(connection).helped("a", "emptied scratch")
+    (line,) = like(Incidents(connection).nearest("disk_full", DISK))
+    assert (line.startswith("like a attempt 1: "), line.endswith("helped: emptied scratch")) == (True, True)
+    assert like(()) == ()
 
 
 def test_what_has_nothing_in_common_is_no_precedent(connection: Connection) -> None:
@@ -88,7 +112,8 @@ def test_what_helped_and_how_the_next_attempt_ended_are_told_later(connection: C
 def test_a_corrected_reason_is_that_of_the_precedent(connection: Connection) -> None:
     failed(connection, "a", 1.0, "unknown", LINK)
     Attempts(connection).explain("a", 1, AttemptCause("network_error"))
-    assert Incidents(connection).nearest("unknown", LINK)[0].reason == "network_error"
+    assert Incidents(connection).nearest("network_error", LINK)[0].lease == "a"
+    assert Incidents(connection).nearest("unknown", LINK) == ()
 
 
 def test_how_sure_it_was_is_kept(connection: Connection) -> None:
@@ -147,6 +172,9 @@ def test_diagnose_shows_precedents_of_the_home_and_keeps_none(home: Path, tmp_pa
     told = schemas.held("pharoah-tenant diagnose", call("diagnose", log, "--home", home, "--json").stdout)
     assert [near["lease"] for near in told["precedents"]] == ["second", "first"]
     assert "restarted the fabric daemon" in call("diagnose", log, "--home", home).stdout
+    own = next((home / "runs").glob("second-*")) / "output.log"
+    told = json.loads(call("diagnose", own, "--home", home, "--json").stdout)
+    assert [near["lease"] for near in told["precedents"]] == ["first"]  # never itself
     assert call("diagnose", log, "--home", tmp_path / "none").exit_code == 3
     assert not (tmp_path / "none").exists()
 

@@ -30,6 +30,7 @@ from tenant_client.pages.key import Key
 from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
 from tenant_client.pages.serving import NotOnThisMachine, PageNotServed, listening
 from tenant_client.pages.views import House, house, opened, pairs
+from tenant_client.records.attempts import Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.incidents import Incidents
 from tests.support import browsers
@@ -340,6 +341,9 @@ def test_an_attempt_says_how_sure_its_diagnosis_is_and_what_it_is_like(home: Pat
     (attempt,) = seen.attempts
     copy = shutil.copytree(home, tmp_path / "home")
     with closing(open_database(copy / "tenant.db")) as connection:
+        earlier = Attempts(connection).begin(attempt.unit, 1.0, number=7)
+        Attempts(connection).explain(attempt.unit, earlier, attempt.cause)
+        Attempts(connection).end(attempt.unit, earlier, AttemptState.SUCCEEDED, 2.0)  # so nothing is shown of it
         for sure in (Sureness(Basis.KERNEL_LOG, 0.25, 0.5, 9, 9), Sureness(Basis.KERNEL_LOG, 0.75, 0.9, 9, 9)):
             connection.execute("UPDATE incidents SET attempt = 7")
             Incidents(connection).keep(attempt.unit, attempt.attempt, ["NVRM: Xid (PCI:0000:07:00): 74"], sure)

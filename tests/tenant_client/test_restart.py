@@ -94,6 +94,28 @@ def test_the_verb_places_checkpoints_by_their_time(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["restart", "nobody", "--home", str(tmp_path)]).exit_code == 3
 
 
+def test_the_verb_takes_the_run_of_this_very_name_though_a_newer_one_begins_so(tmp_path: Path) -> None:
+    for number, (name, losses) in enumerate([("nan", {450: NAN}), ("nan_assert", {}), ("nan-2", {}), ("empty", None)]):
+        run_dir = tmp_path / "runs" / f"{name}-1"
+        run_dir.mkdir(parents=True)
+        for reading in a_run(losses) if losses is not None else ():
+            Log(run_dir, 0).add(reading)
+        os.utime(run_dir, (number, number))
+
+    def asked(name: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["restart", name, "--home", str(tmp_path)])
+        return done.exit_code, done.stdout + done.stderr
+
+    assert asked("nan")[0] == 1
+    assert asked("nan_a") == (0, "nan_assert-1: no NaN or loss spike found\n")
+    code, said = asked("na")
+    assert (code, "3 leases start with 'na'" in said) == (3, True)
+    code, said = asked("empty")
+    assert (code, "no readings of losses yet of empty-1" in said) == (3, True)
+    code, said = asked("nobody")
+    assert (code, "there is no lease 'nobody' here" in said) == (3, True)
+
+
 def test_readings_are_kept_as_they_were_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readings, "MOST", 10)
     log = Log(tmp_path, 0)

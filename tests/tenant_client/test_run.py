@@ -274,8 +274,9 @@ def test_a_good_end_is_one_line(tmp_path: Path) -> None:
 def test_a_failure_that_is_known_of_its_versions_is_named(tmp_path: Path) -> None:
     line = "ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister"
     job = ["sh", "-c", f"echo torch==2.2.0; echo 'NCCL version 2.18.1+cuda12.1'; echo '{line}' >&2; exit 1"]
-    failed, *known = run(tmp_path / "home", job, ["--lease", "aa11"]).stderr.splitlines()[1:]
+    failed, do, following, *known = run(tmp_path / "home", job, ["--lease", "aa11"]).stderr.splitlines()[1:]
     assert failed.startswith("pharoah-tenant: attempt 1 of aa11 failed: ")
+    assert (do[:20], following[:22]) == ("pharoah-tenant: do: ", "pharoah-tenant: next: ")
     assert known[0].startswith(
         "pharoah-tenant: known of torch 2.2.0, nccl 2.18.1: torch cannot be imported: an older NCCL"
     )

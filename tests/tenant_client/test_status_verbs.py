@@ -163,7 +163,7 @@ def test_the_journal_printed_is_no_error(tmp_path: Path) -> None:
     shown = call("tenant", "journal", "--home", tmp_path)
     assert shown.exit_code == 0
     assert "aa11 (train)" in shown.stdout
-    assert "1 lease;" in shown.stdout
+    assert shown.stdout.endswith("1 lease\n")  # nothing is reported without a federation
 
 
 @pytest.mark.parametrize(("more", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])

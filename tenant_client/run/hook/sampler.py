@@ -25,6 +25,7 @@ from tenant_client.run.hook.pacing import HISTORY_STEPS, Pacer
 
 MIN_FREE_BYTES, MIN_FREE_DESCRIPTORS = 256 << 20, 16
 DESCRIBED = "described"
+WILL_PROFILE = "will profile"
 _DRIVER = Path("/proc/driver/nvidia/version")
 # Those of the table of known incompatibilities that PyTorch itself does not tell.
 PACKAGES = (
@@ -101,8 +102,7 @@ class Sampler:
             self._began_s, self._inside_s = now_s, 0.0
             self._safely(self._begin)
         elif pacer.busy and not pacer.samples:
-            put_off = f"the first sample is put off until {pacer.put_off_s():.0f} s after the first step"
-            self._note(f"the host is busy ({pacer.busy}); {put_off}")
+            self._note(f"{WILL_PROFILE} {pacer.put_off_s():.0f} s after the first step (host busy: {pacer.busy})")
 
     def _note(self, why: str) -> None:
         """Says why there is no trace yet, for whoever reads the run directory; nothing once there is one."""
