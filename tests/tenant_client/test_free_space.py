@@ -39,9 +39,9 @@ def test_files_may_be_used_up_before_bytes(mounts: Path, monkeypatch: pytest.Mon
 
 def test_the_paths_of_a_process_are_where_it_works_and_what_its_command_names(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
-    (tmp_path / "7" / "cwd").symlink_to("/work/run")
+    (tmp_path / "7" / "cwd").symlink_to("/scratch/run")
     (tmp_path / "7" / "cmdline").write_text("python\0train.py\0--out=/data/out\0--config\0../conf/a.toml\0--lr=3e-4\0")
-    assert paths_of(7, tmp_path) == {"/work/run", "/data/out", "/work/conf/a.toml"}
+    assert paths_of(7, tmp_path) == {"/scratch/run", "/data/out", "/scratch/conf/a.toml"}
     assert paths_of(8, tmp_path) == set()
 
 
