@@ -3,9 +3,15 @@
 A corpus is a file `*.jsonl` in this folder, one object on a line: `id`, `source`, `reason` and `also` (the right slugs,
 "unknown" among them where the log says no cause), `why`, `text`. One more is unpacked from ../shared/data where it is
 there: half of Parv-01/gpualert-eval, whose labels are modes of failure; `MODES` translates them.
+
+    python -m benchmarks.diagnosis.logs FILE.jsonl… FOLDER…
+
+scores other labelled logs by reason and by whose fault it was (`expected` and `domain` are read as well), and folders
+of healthy logs, in which nothing may be found.
 """
 
 import json
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -15,7 +21,11 @@ from typing import Any
 
 from benchmarks.diagnosis.answers import Asked, grade, tally
 from benchmarks.figures import DATA
+from federation.protocol.causes import Domain
+from tenant_client.diagnosis.diagnose import diagnose, gather
+from tenant_client.sources.reasons import UNKNOWN
 
+OWN = (Domain.SCRIPT, Domain.FRAMEWORK)
 HERE = Path(__file__).resolve().parent
 GPUALERT = DATA / "gpualert" / "half.tar.gz"
 MODES: dict[str, tuple[str, ...]] = {
@@ -62,7 +72,9 @@ def excerpts(file: Path) -> Iterator[Labelled]:
     for line in file.read_text(encoding="utf-8").splitlines():
         if line.strip():
             row = json.loads(line)
-            right = (row["reason"] if "reason" in row else row["expected"], *(row.get("also") or ()))
+            also = row.get("also") or ()
+            also = filter(None, also.split(",")) if isinstance(also, str) else also
+            right = (row["reason"] if "reason" in row else row["expected"], *also)
             yield Labelled(file.stem, row["id"], right, row["text"], domain=row.get("domain") or "")
 
 
@@ -96,3 +108,36 @@ def score(logs: Iterable[Labelled], asked: Asked) -> dict[str, Any]:
     every = [one for of_corpus in grades.values() for one in of_corpus]
     corpora = {corpus: tally(of_corpus) for corpus, of_corpus in grades.items()}
     return {**tally(every), "corpora": corpora, "missed": missed}
+
+
+def score_sides(logs: Iterable[Labelled]) -> dict[str, int]:
+    """Of labelled logs, or of healthy ones (right is "unknown"), what this program says of reason and of side.
+
+    `own_called_infrastructure` is the gravest error: rounds count it against the provider.
+    """
+    names = ("n", "right", "right_side", "unknown", "wrong", "own_called_infrastructure", "false_alarms")
+    counts = dict.fromkeys(names, 0)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "job.log"
+        for log in logs:
+            file.write_text(log.text, encoding="utf-8")
+            found = diagnose(gather([file]).evidence)
+            graded, side = grade(found.reason, log.right), found.domain or ""
+            counts["n"] += 1
+            counts[graded] += 1
+            counts["right_side"] += graded == "right" and side in (log.domain or side, "")
+            counts["own_called_infrastructure"] += log.domain in OWN and side == Domain.INFRASTRUCTURE
+            counts["false_alarms"] += log.right == (UNKNOWN,) and graded == "wrong"
+    return counts
+
+
+def healthy(folder: Path) -> Iterator[Labelled]:
+    """Logs of jobs that did not fail, a file each."""
+    for file in sorted(folder.glob("*.log")):
+        yield Labelled(folder.name, file.stem, (UNKNOWN,), file.read_text(encoding="utf-8", errors="replace"))
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        rows = healthy(path) if path.is_dir() else excerpts(path)
+        sys.stdout.write(json.dumps({"file": str(path), **score_sides(rows)}) + "\n")
