@@ -23,6 +23,10 @@ _DIRECT = re.compile(
     r"(?!(?:aten|prims|_?c10d\w*|nccl|gloo|fsdp|autograd|profiler|torch[\w.]*)::)"
     r"\w+::(?:\w*_)?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)(?!\w*_(?:copy_in|copy_out|wait)$)"
 )
+# Libraries of experts name their two all-to-alls by what they do: `deep_ep::internode_dispatch`, `..::moe_combine`.
+_EXPERTS = re.compile(
+    r"(?:(?:\w*_)?(?:ep|moe|pplx|mori)\w*::(?:\w+_)?|\w+::\w*moe_)(?:dispatch|combine)(?!\w*_(?:wait|layout)$)"
+)
 _ITERATION = re.compile(r"ProfilerStep#\d+$")
 # As Kineto, execution traces and record_param_comms spell them; unknown ones count four bytes.
 _ITEM_BYTES = {
@@ -137,7 +141,11 @@ def direct_kind(operator: str) -> str:
 
     >>> direct_kind("vllm::all_reduce"), direct_kind("trtllm::allreduce"), direct_kind("c10d::allreduce_")
     ('all_reduce', 'all_reduce', '')
+    >>> direct_kind("deep_ep::internode_combine"), direct_kind("aten::combine")
+    ('all_to_all', '')
     """
+    if _EXPERTS.match(operator):
+        return "all_to_all"
     found = _DIRECT.match(operator)
     return normal_kind(found[1]) if found else ""
 

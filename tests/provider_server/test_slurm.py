@@ -411,4 +411,4 @@ def test_the_verb_reads_a_file_and_tells_what_changed(
     saved.write_text("JobID|State\n1|COMPLETED\n")
     other = CliRunner().invoke(app, ["slurm", str(saved), "--home", str(home)])
     assert other.exit_code == 2
-    assert "not what `sacct --json` prints: text" in other.stderr
+    assert "not what `sacct --json` prints: a table that `sacct -P` prints" in other.stderr
