@@ -3,6 +3,7 @@
 Results go to stdout (`--json` with stable keys), all else to stderr, both through `federation.runtime.screen`.
 """
 
+import gc
 import inspect
 import io
 import sqlite3
@@ -36,6 +37,9 @@ EXTRAS = {
 }
 OURS = {"crypto", "federation", "trustee", "tenant_client", "provider_server", "simulation"}
 HELP = {"help_option_names": ["-h", "--help"]}
+gc.set_threshold(
+    50_000, 20, 20
+)  # most of what a short verb makes are modules, which stay: walking them is a tenth of it
 
 
 class CommandLine(typer.Typer):

@@ -297,10 +297,11 @@ def with_levels(feed: Feed, kept: "Kept | None", repairs: "Sequence[Repair]") ->
 
 def _without_failure(node_hours: int, seen: "Followed") -> str:
     from provider_server.analysis.fleet_events import READ_FROM, hardware_failures
+    from provider_server.fleet.telemetry.quality import Reason
 
     metrics, failures = set(seen.totals["metric"]), hardware_failures(seen.events).unique(maintain_order=True)
-    if not seen.quality.used:
-        return "no failure could be seen: no sample is of a metric that is known and of a node (docs/telemetry.md)"
+    if seen.quality.of(Reason.UNKNOWN_METRIC) == seen.quality.read > 0:
+        return "no failure could be seen: no metric of this telemetry is known (docs/telemetry.md)"
     if not node_hours and not failures.is_empty():
         told = ", ".join(f"{kind} on {node}" for node, _hour, kind in failures.iter_rows())
         count = counted_as(failures.height, "failure")
