@@ -248,7 +248,13 @@ def _table(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     if (events := events_of(text)) is not None:
         return _of_events(events, path)
     for skipped, line in enumerate(content.splitlines()[:PREAMBLE_LINES]):
-        names = {_name(cell) for cell in line.decode("utf-8", "replace").split(",")}
+        header = line.decode("utf-8", "replace")
+        for sign in ";\t|":
+            if {_name(cell) for cell in header.split(sign)} >= {"node", "start"}:
+                raise UnusableOutages(
+                    f"{path} has {sign!r} between its columns", hint="save it with commas between them"
+                )
+        names = {_name(cell) for cell in header.split(",")}
         if names >= {"node", "start", "end", "kind"}:
             return _checked(_csv(content, path, skipped).select("node", "start", "end", kind=_kind("kind")), path)
         if names >= {"nodenumz", "prob started", "prob fixed"}:

@@ -93,6 +93,7 @@ class Timeline:
     def __init__(self) -> None:
         self._described: list[Collective] = []  # with group and bytes
         self._annotated: list[Collective] = []  # by name alone, perhaps with a shape
+        self._bare: list[Collective] = []  # c10d's operators, where a backend tells nothing else
         self._direct: list[tuple[Collective, float]] = []  # operators that go past c10d, with their ends
         self._iterations: list[float] = []
         self._optimizer_steps: list[float] = []
@@ -113,14 +114,17 @@ class Timeline:
             self._optimizer_steps.append(end)
 
     def operator(self, call: Call, begin: float, end: float) -> None:
-        """An operator that `direct_kind` knows; its first tensor is the message."""
+        """An operator of c10d or that `direct_kind` knows; its first tensor is the message."""
         tensors = (pair for pair in zip(call.arguments, call.types, strict=False) if pair[0])
         size = next((tensor_bytes(Call("", (dims,), (kind,))) for dims, kind in tensors), 0)
-        self._direct.append((Collective(direct_kind(call.name), 0, size, begin), end))
+        if kind := direct_kind(call.name):
+            self._direct.append((Collective(kind, 0, size, begin), end))
+        elif kind := normal_kind(call.name.removeprefix("c10d::")):
+            self._bare.append(Collective(kind, 0, size, begin))
 
     def finish(self, trace: Trace) -> None:
         """Moves the better account of each into `trace`, in order of time."""
-        found = sorted(self._described or self._annotated, key=lambda one: one.at)
+        found = sorted(self._described or self._annotated or self._bare, key=lambda one: one.at)
         direct = self._outermost([one.at for one in found])
         trace.collectives = sorted([*found, *direct], key=lambda one: one.at)
         trace.steps = sorted(self._iterations if len(self._iterations) > 1 else self._optimizer_steps)

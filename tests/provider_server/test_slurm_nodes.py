@@ -174,6 +174,7 @@ def test_files_as_people_have_them() -> None:
         ("PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n", "without reasons", "sinfo -R"),
         ("apiVersion: v1\nitems:\n- kind: Node\n", "YAML", "-o json"),
         ("NAME   STATUS   ROLES    AGE   VERSION\nn1     Ready    <none>   1d   v1.34\n", "for a person", "-o json"),
+        ("node;start;end;kind\nn1;1;2;gpu\n", "has ';' between its columns", "commas"),
         ("hello\n", "is text: it has no columns", "see docs/hazard.md"),
         ("PK\x03\x04 cut", "broken archive", ""),
         ('{"some": 1}', "nodes of Kubernetes or Slurm", "docs/hazard.md"),

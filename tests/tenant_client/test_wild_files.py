@@ -174,6 +174,16 @@ def test_dispatch_and_combine_of_experts_are_all_to_alls(tmp_path: Path, library
     assert {kind for kind, _ranks, _size in told["collectives"]} == {"all_to_all"}
 
 
+def test_operators_of_c10d_count_where_their_backend_tells_nothing(tmp_path: Path) -> None:
+    trace = json.loads((WILD / "nccl_allreduce_trace.json").read_bytes())
+    names = {"record_param_comms", "nccl:all_reduce"}
+    assert names & {event["name"] for event in trace["traceEvents"]}
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event["name"] not in names]
+    (tmp_path / "t.json").write_text(json.dumps(trace))
+    told = json.loads(run("describe", tmp_path / "t.json", "--json").stdout)
+    assert [kind for kind, _ranks, _size in told["collectives"]] == ["all_reduce"]
+
+
 CUSTOM = ("custom_allreduce", "nccl_allreduce")
 
 
