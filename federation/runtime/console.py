@@ -37,9 +37,7 @@ EXTRAS = {
 }
 OURS = {"crypto", "federation", "trustee", "tenant_client", "provider_server", "simulation"}
 HELP = {"help_option_names": ["-h", "--help"]}
-gc.set_threshold(
-    50_000, 20, 20
-)  # most of what a short verb makes are modules, which stay: walking them is a tenth of it
+gc.set_threshold(50_000, 20, 20)  # most of what a short verb makes are modules, which stay
 
 
 class CommandLine(typer.Typer):
