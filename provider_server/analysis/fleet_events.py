@@ -109,7 +109,7 @@ def hours_at_risk(
     """
     together = together or Together.of([levels])
     alive = _alive(levels, together)
-    found = pl.concat([_errors(events), _lost(alive, levels, planned, together)]).sort("node", "hour", "kind")
+    found = pl.concat([hardware_failures(events), _lost(alive, levels, planned, together)]).sort("node", "hour", "kind")
     found = found.unique(["node", "hour"], keep="first", maintain_order=True)
     quiet = found.select("node", hour=pl.int_ranges(pl.col("hour") + 1, pl.col("hour") + QUIET_H + 1)).explode("hour")
     at_risk = alive.select("node", "hour", "level").join(quiet, on=["node", "hour"], how="anti")
@@ -128,7 +128,7 @@ def _alive(levels: pl.DataFrame, together: Together) -> pl.DataFrame:
     return _reported_before(levels).join(hours, on="hour", how="semi")
 
 
-def _errors(events: pl.DataFrame) -> pl.DataFrame:
+def hardware_failures(events: pl.DataFrame) -> pl.DataFrame:
     """Hardware failures (node, hour, kind) among events."""
     kinds = {float(code): kind for code, kind in HARDWARE_XIDS.items()}
     xid = pl.when(pl.col("metric") == "xid").then(pl.col("code").replace_strict(kinds, default=None))

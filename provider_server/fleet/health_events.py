@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -92,11 +92,14 @@ class _Conditions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     failed: Failed
 
 
-def outages_told(content: bytes) -> list[tuple[str, float, float | None, str]]:
-    """Outages (node, start and end in hours, kind) in order; None for the end of one that lasts. DecodeError."""
+def outages_told(content: bytes, left_out: list[str]) -> list[tuple[str, float, float | None, str]]:
+    """Outages (node, start and end in hours, kind) in order; None for the end of one that lasts.
+
+    What cannot be read is told in `left_out`; DecodeError where nothing can.
+    """
     open_since: dict[tuple[str, str], tuple[float, str]] = {}
     rows: list[tuple[str, float, float | None, str]] = []
-    for one in sorted(_told(content), key=lambda one: (one.hour, one.is_healthy)):
+    for one in sorted(_told(content, left_out), key=lambda one: (one.hour, one.is_healthy)):
         key = one.node, one.check
         if not one.is_healthy:
             open_since.setdefault(key, (one.hour, one.kind))
@@ -109,12 +112,20 @@ def outages_told(content: bytes) -> list[tuple[str, float, float | None, str]]:
     return sorted(rows + lasting, key=lambda row: (row[1], row[0], row[3]))
 
 
-def _told(content: bytes) -> Iterator[Told]:
+def _told(content: bytes, left_out: list[str]) -> list[Told]:
+    told: list[Told] = []
     try:
-        for document in documents(content):
-            yield from _of_document(document)
+        parts = [part for document in documents(content) for part in _parts(document)]
     except MALFORMED as error:
         raise DecodeError(str(error)) from error
+    for place, part in enumerate(parts, start=1):
+        try:
+            told += _of_part(part)
+        except (msgspec.ValidationError, DecodeError) as error:
+            left_out.append(f"event {place}: {error.what if isinstance(error, DecodeError) else error}")
+    if len(left_out) == len(parts) > 0:
+        raise DecodeError(left_out[0].split(": ", 1)[1])
+    return told
 
 
 def documents(content: bytes) -> list[object]:
@@ -125,23 +136,38 @@ def documents(content: bytes) -> list[object]:
         return [msgspec.json.decode(line) for line in content.splitlines() if line.strip()]
 
 
-def _of_document(document: object) -> Iterator[Told]:
-    if not isinstance(document, dict):
-        for one in document if isinstance(document, list) else ():
-            yield from _of_document(one)
-        if not isinstance(document, list):
-            raise DecodeError(FORMS)
+def _parts(document: object) -> Iterator[object]:
+    """Events and nodes out of lists and what they are wrapped in, with the time of that where they have none."""
+    if isinstance(document, list):
+        for one in document:
+            yield from _parts(one)
         return
-    keys = {str(name).lower().replace("_", ""): value for name, value in document.items()}
-    inside = next((keys[name] for name in _WRAPPED if isinstance(keys.get(name), dict)), None)
+    keys = _keys(document)
+    inside = next((keys[name] for name in _WRAPPED if isinstance(keys.get(name), dict | list)), None)
+    if "nodename" in keys:
+        yield keys
+    elif isinstance(several := keys.get("events", keys.get("items")), list):
+        yield from _parts(several)
+    elif inside is not None:
+        when = keys.get("createdat", keys.get("time"))
+        when = when.get("$date") if isinstance(when, dict) else when
+        for part in _parts(inside):
+            yield {"generatedtimestamp": when, **_keys(part)} if when else part
+    else:
+        yield document
+
+
+def _keys(document: object) -> dict[str, Any]:
+    told = document.items() if isinstance(document, dict) else ()
+    return {str(name).lower().replace("_", ""): one for name, one in told}
+
+
+def _of_part(part: object) -> Iterator[Told]:
+    keys = _keys(part)
     if "nodename" in keys:
         yield from _of_event(msgspec.convert(keys, type=_HealthEvent))
-    elif isinstance(several := keys.get("events", keys.get("items")), list):
-        yield from _of_document(several)
-    elif inside is not None:
-        yield from _of_document(inside)
-    elif "metadata" in keys or "object" in keys:
-        yield from _of_node(msgspec.convert(document.get("object", document), type=_Node))
+    elif isinstance(part, dict) and ("metadata" in keys or "object" in keys):
+        yield from _of_node(msgspec.convert(part.get("object", part), type=_Node))
     else:
         raise DecodeError(FORMS)
 

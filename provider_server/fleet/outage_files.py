@@ -91,9 +91,9 @@ def read_outages(path: Path) -> Outages:
     rows, left_out = _rows(content, path)
     if rows.is_empty():
         raise UnusableOutages(f"{path} has no outages", hint=NONE)
-    days = pl.concat([rows["start_h"], rows["end_h"].drop_nulls()]).to_numpy() // DAY_H
-    first = 0.0 if _is_trace(content) else float(days.min())
-    return Outages(rows.sort("start_h", "node"), DAY_H * first, DAY_H * float(days.max() + 1.0), left_out)
+    days = pl.concat([rows["start_h"], rows["end_h"].drop_nulls()]).to_numpy() / DAY_H
+    first = 0.0 if _is_trace(content) else max(0.0, math.ceil(days.min()) - 1.0)  # at risk before an outage at midnight
+    return Outages(rows.sort("start_h", "node"), DAY_H * first, DAY_H * (math.floor(days.max()) + 1.0), left_out)
 
 
 def read_starts(path: Path, wanted: pl.Expr = ALL) -> tuple[list[tuple[str, int]], tuple[str, ...]]:
@@ -132,13 +132,13 @@ def _usable(
     """The other rows, and what is told of the bad ones; UnusableOutages where those are the most."""
     if not bad.any():
         return rows, left_out
-    first, count = int(bad.arg_true()[0]), int(bad.sum())
-    if 2 * count > rows.height:
+    first, kinds = int(bad.arg_true()[0]), defaultdict[str, list[int]](list)
+    if 2 * int(bad.sum()) > rows.height:
         raise UnusableOutages(f"{path}, {what} {first + 1}: {complaint(first)}")
-    return rows.filter(~bad), (
-        *left_out,
-        f"{counted_as(count, what)}, the first {what} {first + 1}: {complaint(first)}",
-    )
+    for row in bad.arg_true():
+        kinds[complaint(row).split("'")[0]].append(row)
+    told = (f"{counted_as(len(of), what)}, the first {what} {of[0] + 1}: {complaint(of[0])}" for of in kinds.values())
+    return rows.filter(~bad), (*left_out, *told)
 
 
 def _is_trace(content: bytes) -> bool:
@@ -222,10 +222,11 @@ def _health(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     try:
         told = documents(content)
         nodes = [one for of in told if isinstance(of, dict) for one in of.get("nodes", of.get("sinfo")) or ()]
+        left_out: list[str] = []
         if nodes:
-            left_out: list[str] = []
             return _of_events(list(events_told(nodes, left_out)), path, left_out)
-        return pl.DataFrame(outages_told(content), schema=SCHEMA, orient="row"), ()
+        rows = pl.DataFrame(outages_told(content, left_out), schema=SCHEMA, orient="row")
+        return rows, tuple(left_out)
     except (*MALFORMED, DecodeError) as error:
         what = error.what if isinstance(error, DecodeError) else str(error)
         raise UnusableOutages(f"{path}: {what}", hint="see docs/hazard.md for what is read") from error
@@ -247,7 +248,13 @@ def _table(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     if (events := events_of(text)) is not None:
         return _of_events(events, path)
     for skipped, line in enumerate(content.splitlines()[:PREAMBLE_LINES]):
-        names = {_name(cell) for cell in line.decode("utf-8", "replace").split(",")}
+        header = line.decode("utf-8", "replace")
+        for sign in ";\t|":
+            if {_name(cell) for cell in header.split(sign)} >= {"node", "start"}:
+                raise UnusableOutages(
+                    f"{path} has {sign!r} between its columns", hint="save it with commas between them"
+                )
+        names = {_name(cell) for cell in header.split(",")}
         if names >= {"node", "start", "end", "kind"}:
             return _checked(_csv(content, path, skipped).select("node", "start", "end", kind=_kind("kind")), path)
         if names >= {"nodenumz", "prob started", "prob fixed"}:

@@ -123,7 +123,9 @@ def read_starts(answer: bytes, left_out: Counter[str] | None = None) -> list[Job
     why: Counter[str] = Counter()
     records = sorted(_records(read.jobs, why), key=lambda one: (one.cluster, one.job, one.start_s))
     if sum(count for reason, count in why.items() if reason.startswith("job ")) == len(read.jobs) > 0:
-        raise UnusableSlurm(f"not an answer of Slurm: {next(iter(why))}")
+        is_queue = b'"job_state"' in bytes(read.jobs[0])
+        form = "what `scontrol` or `squeue` prints" if is_queue else "not an answer of sacct"
+        raise UnusableSlurm(f"{form}: {next(iter(why))}")
     if left_out is not None:
         left_out.update(why)
     starts: list[JobStart] = []
@@ -170,6 +172,9 @@ def _record(job: _Job) -> JobStart:
         raise _LeftOut("it has not begun")
     if nodes in ("", "None assigned"):
         raise _LeftOut("it was never given nodes")
+    names = tuple(hostlist(nodes))
+    if not names or nodes.count("[") != nodes.count("]"):
+        raise _LeftOut(f"job {job.job_id}: its list of nodes {nodes[:60]!r} is none")
     limit_min = _number(job.time.limit)
     told = job.state.current
     state = told if isinstance(told, str) else _telling(told)
@@ -185,7 +190,7 @@ def _record(job: _Job) -> JobStart:
         restarts=0,
         account=job.account or "",
         partition=job.partition or "",
-        nodes=tuple(hostlist(nodes)),
+        nodes=names,
         start_s=start_s,
         end_s=end_s or None,
         limit_s=None if limit_min is None or not 0 <= limit_min <= _LONGEST_MIN else _LIMIT_S * limit_min,

@@ -1,6 +1,6 @@
 """Verbs on the provider's own telemetry: contexts, hazard, repaired."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
@@ -10,6 +10,7 @@ import typer
 from federation.runtime.clock import now_hour
 from federation.runtime.console import Force, InputFile, check_new
 from federation.runtime.screen import say
+from federation.runtime.visible import counted_as
 from provider_server.verbs import outages
 from provider_server.verbs.console import AsRows, Home, failing, nothing_yet, print_rows, required
 
@@ -275,7 +276,7 @@ def hazard(
     repaired = since_repair(names, feed.window.end_hour, probation.back_h, probation.model.edges_h)
     gathered = gather(seen.at_risk(first), numbers(names, known), repaired)
     if not gathered.failures:
-        raise nothing_yet(_without_failure(gathered.node_hours, set(seen.totals["metric"])))
+        raise nothing_yet(_without_failure(gathered.node_hours, seen))
     found = own_hazards(gathered)
     quality: TelemetryRow = {"quality": seen.quality.row(), "doubts": dict(seen.doubts)}
     row: HazardRow = {**hazard_row(found, seen.hours.since(first), known), **quality}
@@ -294,9 +295,17 @@ def with_levels(feed: Feed, kept: "Kept | None", repairs: "Sequence[Repair]") ->
     return hardware.follow_warm(feed.source, feed.window, feed.inventory, kept, repairs)
 
 
-def _without_failure(node_hours: int, metrics: Container[str]) -> str:
-    from provider_server.analysis.fleet_events import READ_FROM
+def _without_failure(node_hours: int, seen: "Followed") -> str:
+    from provider_server.analysis.fleet_events import READ_FROM, hardware_failures
+    from provider_server.fleet.telemetry.quality import Reason
 
+    metrics, failures = set(seen.totals["metric"]), hardware_failures(seen.events).unique(maintain_order=True)
+    if seen.quality.of(Reason.UNKNOWN_METRIC) == seen.quality.read > 0:
+        return "no failure could be seen: no metric of this telemetry is known (docs/telemetry.md)"
+    if not node_hours and not failures.is_empty():
+        told = ", ".join(f"{kind} on {node}" for node, _hour, kind in failures.iter_rows())
+        count = counted_as(failures.height, "failure")
+        return f"no rate, since no node is seen in two consecutive hours, but {count}: {told}"
     if not node_hours:
         return "no node-hours at risk: telemetry shows no node in two consecutive hours"
     if not any(metric in metrics for metric in READ_FROM):

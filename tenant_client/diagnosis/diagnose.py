@@ -69,6 +69,7 @@ _HEAD = 16 << 10
 _FEW = 8
 _HINTS = 5
 _MOST_FILES = 100_000
+_IS_PACKED = re.compile(r"\bunpack")
 _BEFORE_SLEEP = 100  # lines
 _LESSON = "lessons"
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
@@ -171,6 +172,7 @@ class Gathered:
 
     evidence: list[Evidence] = field(default_factory=list)
     faults: list[SourceError] = field(default_factory=list)
+    left_out: list[SourceError] = field(default_factory=list)
     leftovers: dict[str, Leftover] = field(default_factory=dict)
     taken_for: dict[str, str] = field(default_factory=dict)
     dumps: list[Dump] = field(default_factory=list)
@@ -193,7 +195,8 @@ class UnknownLine:
 def gather(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Gathered:
     """Reads files, and directories recursively. An unreadable file is a fault and does not stop the rest.
 
-    The format is detected from the content. A file that is not text is skipped in a directory, and a fault if named.
+    The format is detected from the content. What is no text is left out: told of an archive, and of a directory where
+    it is packed otherwise than can be unpacked here; a fault where it was named itself.
     """
     gathered = Gathered()
     for path in paths:
@@ -240,9 +243,11 @@ def _attempt(file: Path) -> tuple[str, int]:
 
 def _read(file: Path, limits: ReadLimits, gathered: Gathered, *, named: bool) -> None:
     with open_inputs(file, limits) as inputs:
-        faults = [_take(reader, limits, gathered) for reader in inputs]
-    if named and faults and faults[0] and all(faults):
-        raise faults[0]
+        taken = [_take(reader, limits, gathered) for reader in inputs]
+    others = [fault for fault in taken if fault]
+    if named and others and len(others) == len(taken):
+        raise others[0]
+    gathered.left_out += others if named else (fault for fault in others if _IS_PACKED.search(fault.what))
 
 
 def _take(reader: CappedReader, limits: ReadLimits, gathered: Gathered) -> SourceError | None:

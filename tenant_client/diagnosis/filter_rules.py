@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from federation.protocol.toml_tables import BadTable, convert, loads
-from federation.runtime.reading import DEFAULT_LIMITS, ReadLimits, lines, open_inputs
+from federation.runtime.reading import DEFAULT_LIMITS, ReadLimits, is_text, lines, of_form, open_inputs
 from tenant_client.diagnosis.log_templates import ANY
 from tenant_client.sources.cues import match_line, says_something
 from tenant_client.sources.kernel_log import KernelLines
@@ -118,7 +118,7 @@ def speaks(line: str) -> bool:
 def read_lines(file: Path, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[str]:
     """The lines of a log; carriage returns, as of progress bars, end lines too."""
     with open_inputs(file, limits) as inputs:
-        for reader in inputs:
+        for reader in of_form(inputs, lambda head: not head or is_text(head), "a log"):
             for _, line in lines(reader, limits):
                 yield from line.decode("utf-8", "replace").split("\r")
 

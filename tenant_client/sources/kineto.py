@@ -213,7 +213,7 @@ class _Builder:
             self._add_collective(event)
         elif "::" not in name:  # old traces file annotations among the operators
             self._annotate(event, _call(name, dims, types))
-        elif direct_kind(name):
+        elif name.startswith("c10d::") or direct_kind(name):
             begin = _number(event.ts)
             self._timeline.operator(_call(name, dims, types), begin, begin + _number(event.dur))
 

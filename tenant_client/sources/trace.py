@@ -23,6 +23,10 @@ _DIRECT = re.compile(
     r"(?!(?:aten|prims|_?c10d\w*|nccl|gloo|fsdp|autograd|profiler|torch[\w.]*)::)"
     r"\w+::(?:\w*_)?(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all)(?!\w*_(?:copy_in|copy_out|wait)$)"
 )
+# Libraries of experts name their two all-to-alls by what they do: `deep_ep::internode_dispatch`, `..::moe_combine`.
+_EXPERTS = re.compile(
+    r"(?:(?:\w*_)?(?:ep|moe|pplx|mori)\w*::(?:\w+_)?|\w+::\w*moe_)(?:dispatch|combine)(?!\w*_(?:wait|layout)$)"
+)
 _ITERATION = re.compile(r"ProfilerStep#\d+$")
 # As Kineto, execution traces and record_param_comms spell them; unknown ones count four bytes.
 _ITEM_BYTES = {
@@ -89,6 +93,7 @@ class Timeline:
     def __init__(self) -> None:
         self._described: list[Collective] = []  # with group and bytes
         self._annotated: list[Collective] = []  # by name alone, perhaps with a shape
+        self._bare: list[Collective] = []  # c10d's operators, where a backend tells nothing else
         self._direct: list[tuple[Collective, float]] = []  # operators that go past c10d, with their ends
         self._iterations: list[float] = []
         self._optimizer_steps: list[float] = []
@@ -109,14 +114,17 @@ class Timeline:
             self._optimizer_steps.append(end)
 
     def operator(self, call: Call, begin: float, end: float) -> None:
-        """An operator that `direct_kind` knows; its first tensor is the message."""
+        """An operator of c10d or that `direct_kind` knows; its first tensor is the message."""
         tensors = (pair for pair in zip(call.arguments, call.types, strict=False) if pair[0])
         size = next((tensor_bytes(Call("", (dims,), (kind,))) for dims, kind in tensors), 0)
-        self._direct.append((Collective(direct_kind(call.name), 0, size, begin), end))
+        if kind := direct_kind(call.name):
+            self._direct.append((Collective(kind, 0, size, begin), end))
+        elif kind := normal_kind(call.name.removeprefix("c10d::")):
+            self._bare.append(Collective(kind, 0, size, begin))
 
     def finish(self, trace: Trace) -> None:
         """Moves the better account of each into `trace`, in order of time."""
-        found = sorted(self._described or self._annotated, key=lambda one: one.at)
+        found = sorted(self._described or self._annotated or self._bare, key=lambda one: one.at)
         direct = self._outermost([one.at for one in found])
         trace.collectives = sorted([*found, *direct], key=lambda one: one.at)
         trace.steps = sorted(self._iterations if len(self._iterations) > 1 else self._optimizer_steps)
@@ -137,7 +145,11 @@ def direct_kind(operator: str) -> str:
 
     >>> direct_kind("vllm::all_reduce"), direct_kind("trtllm::allreduce"), direct_kind("c10d::allreduce_")
     ('all_reduce', 'all_reduce', '')
+    >>> direct_kind("deep_ep::internode_combine"), direct_kind("aten::combine")
+    ('all_to_all', '')
     """
+    if _EXPERTS.match(operator):
+        return "all_to_all"
     found = _DIRECT.match(operator)
     return normal_kind(found[1]) if found else ""
 

@@ -252,7 +252,10 @@ def diagnose(
         gathered, lessons, rules = gather(paths), load_lessons(home / "lessons.json"), load_rules(home / FILE)
     for fault in gathered.faults:
         warn(str(fault), "" if Path(fault.file).exists() else _NO_FILE)
-    if not gathered.evidence and gathered.faults:
+    if gathered.left_out:
+        more = len(gathered.left_out) - 1
+        warn(f"left out: {gathered.left_out[0]}" + (f"; and {counted_as(more, 'further file')}" if more else ""))
+    if not gathered.evidence and (gathered.faults or (gathered.left_out and not gathered.taken_for)):
         raise typer.Exit(2)
     diagnosis = explain(gathered, lessons)
     unknown = diagnosis.reason == "unknown"

@@ -66,7 +66,7 @@ def an_event(hours: float, *, healthy: bool = False, fatal: bool = True, **field
 
 
 def shown(*lines: str) -> list[tuple[str, float, float | None, str]]:
-    told = outages_told("\n".join(lines).encode())
+    told = outages_told("\n".join(lines).encode(), [])
     return [(node, start - HOUR, None if end is None else end - HOUR, kind) for node, start, end, kind in told]
 
 
@@ -184,3 +184,13 @@ def test_what_is_no_health_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "health.json").write_text(content)
     with pytest.raises(UnusableOutages, match=r"health\.json"):
         read_starts(tmp_path / "health.json")
+
+
+def test_an_event_without_a_time_of_its_own_has_that_of_its_wrapping_and_a_broken_one_is_told() -> None:
+    bare = {name: value for name, value in json.loads(an_event(0.0)).items() if name != "generatedTimestamp"}
+    stored = {"createdAt": {"$date": time(1.0)}, "healthevent": bare}
+    clouded = {"specversion": "1.0", "time": time(2.0), "data": {**bare, "nodeName": "n2"}}
+    left_out: list[str] = []
+    rows = outages_told("\n".join(map(json.dumps, (stored, bare, clouded))).encode(), left_out)
+    assert [(node, start - HOUR) for node, start, _end, _kind in rows] == [("n1", 1.0), ("n2", 2.0)]
+    assert left_out == ["event 2: Object missing required field `generatedtimestamp`"]

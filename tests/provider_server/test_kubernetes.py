@@ -169,6 +169,10 @@ def test_a_pod_with_a_gpu_is_a_lease_from_its_start_to_its_end(play: Play) -> No
         a_pod("a", resources={"requests": {"cpu": "8"}}),
         a_pod("a", resources={}),
         a_pod("a", namespace="other"),
+        *(
+            a_pod("a", resources={"limits": {"nvidia.com/gpu": odd}})
+            for odd in ("0", 0, "500m", "-1", "eight", "²", "")
+        ),
     ],
 )
 def test_other_pods_are_no_leases(pod: dict[str, Any], play: Play) -> None:

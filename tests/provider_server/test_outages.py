@@ -123,12 +123,20 @@ def test_rows_that_cannot_be_used_are_told_and_the_others_count(tmp_path: Path) 
     found = read_outages(written(tmp_path, text))
     assert found.rows["node"].to_list() == ["a", "a", "d", "e"]
     assert found.left_out == (
-        "2 rows, the first row 4: start 'soon' is no time",
+        "1 row, the first row 4: start 'soon' is no time",
+        "1 row, the first row 5: no node",
         "1 outage, the first outage 2: it ends before it starts",
     )
 
 
 # ---- time at risk ----------------------------------------------------------------------------------------------------
+
+
+def test_an_outage_that_begins_at_midnight_has_time_at_risk_before_it(tmp_path: Path) -> None:
+    at_midnight = read_outages(written(tmp_path, HEADER + "a,48,50,x\n"))
+    assert (at_midnight.start_h, at_midnight.end_h) == (24.0, 72.0)
+    assert read_outages(written(tmp_path, HEADER + "a,49,50,x\n")).start_h == 48.0
+    assert read_outages(written(tmp_path, HEADER + "a,0,50,x\n")).start_h == 0.0
 
 
 def test_overlaps_are_down_once_and_counted_each() -> None:

@@ -187,6 +187,20 @@ def test_an_odd_job_keeps_no_other_from_its_lease(
     assert [why for why in left_out + seen.left_out if why.startswith(("job 77: ", "job ²: ", "job ?: "))]
 
 
+@pytest.mark.parametrize("nodes", ["n[3-1]", "n[", "n[01", "rack[a-c]x[1-2]", "n[]", "[n1"])
+def test_a_list_of_nodes_that_is_none_is_left_out_by_name(nodes: str) -> None:
+    answer, left_out = copy.deepcopy(SAID), Counter[str]()
+    odd = {**answer["jobs"][0], "job_id": 77, "nodes": nodes}
+    assert read_starts(json.dumps({**answer, "jobs": [odd, *answer["jobs"]]}).encode(), left_out) == starts()
+    assert left_out[f"job 77: its list of nodes {nodes!r} is none"] == 1
+
+
+def test_what_other_programs_of_slurm_print_is_named() -> None:
+    queue = {"jobs": [{"job_id": 5, "job_state": ["RUNNING"], "nodes": "n1", "start_time": {"number": 1782000000}}]}
+    with pytest.raises(UnusableSlurm, match="what `scontrol` or `squeue` prints"):
+        read_starts(json.dumps(queue).encode())
+
+
 def test_a_limit_of_centuries_is_none() -> None:
     assert one(SUSPENDED, answer=changed(SUSPENDED, limit=4_294_967_000)).limit_s is None
 
@@ -411,4 +425,4 @@ def test_the_verb_reads_a_file_and_tells_what_changed(
     saved.write_text("JobID|State\n1|COMPLETED\n")
     other = CliRunner().invoke(app, ["slurm", str(saved), "--home", str(home)])
     assert other.exit_code == 2
-    assert "not what `sacct --json` prints: text" in other.stderr
+    assert "not what `sacct --json` prints: a table that `sacct -P` prints" in other.stderr

@@ -224,6 +224,17 @@ def test_without_failures_or_hours_nothing_is_made_up(tmp_path: Path) -> None:
     assert later.exit_code == 3
     assert "no node-hours at risk" in later.stderr
     assert call("hazard", "--home", tmp_path, "--file", file, "--start", 9, "--end", 9).exit_code == 2
+    start_s = START * 3600
+    hour = ("hazard", "--home", tmp_path, "--file", tmp_path / "t.csv", "--start", START, "--end", START + 1)
+    rows = [
+        f"{start_s + 60 * minute},DCGM_FI_DEV_XID_ERRORS,{79 * (node == 'n2' and minute > 9)},0,{node}"
+        for minute in range(30)
+        for node in ("n1", "n2")
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["time_s,metric,value,gpu,Hostname", *rows]))
+    assert "1 failure: GPU fell off the bus on n2" in call(*hour).stderr
+    (tmp_path / "t.csv").write_text(f"time_s,metric,value,gpu,Hostname\n{start_s + 60},my_own_metric,1,0,n1\n")
+    assert "no failure could be seen: no metric of this telemetry is known" in call(*hour).stderr
     assert "prometheus_url" in call("hazard", "--home", tmp_path).stderr
 
 

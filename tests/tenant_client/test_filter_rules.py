@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from benchmarks.diagnosis import filters as benchmark
+from federation.runtime.reading import SourceError
 from tenant_client.diagnosis import filter_rules
 from tenant_client.diagnosis.diagnose import gather, hints
 from tenant_client.diagnosis.filter_rules import (
@@ -189,3 +190,11 @@ def test_the_benchmark_counts_what_is_dropped_and_what_is_lost(tmp_path: Path) -
     assert (told["roots"], told["roots_lost"], told["said"], told["said_lost"]) == (1, 0, 1, 0)
     too_much = benchmark.Workload("w", {"KeyError: 'lr'", *workload.rules}, [], [])
     assert benchmark._lost(tmp_path / "failed.log", too_much, 0)["said_lost"] == len(STEPS)
+
+
+def test_what_is_no_log_is_refused_by_its_form(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"\x28\xb5\x2f\xfd" + bytes(100))
+    with pytest.raises(SourceError, match="not a log: a zstd file"):
+        list(filter_rules.read_lines(tmp_path / "log"))
+    (tmp_path / "empty").touch()
+    assert list(filter_rules.read_lines(tmp_path / "empty")) == []

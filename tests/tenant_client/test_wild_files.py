@@ -163,6 +163,27 @@ def test_collectives_that_go_past_c10d_are_those_of_nccl() -> None:
     assert tokens[0]["exact"] == tokens[1]["exact"]
 
 
+@pytest.mark.parametrize("library", ["deep_ep::low_latency", "pplx_kernels::a2a", "my_kernels::moe"])
+def test_dispatch_and_combine_of_experts_are_all_to_alls(tmp_path: Path, library: str) -> None:
+    trace = json.loads((WILD / "custom_allreduce_trace.json").read_bytes())
+    for place, event in enumerate(one for one in trace["traceEvents"] if one["name"] == "vllm::all_reduce"):
+        event["name"] = f"{library}_{('dispatch', 'combine')[place % 2]}"
+    (tmp_path / "t.json").write_text(json.dumps(trace))
+    told = json.loads(run("describe", tmp_path / "t.json", "--json").stdout)
+    assert told["parallelism"] == "ep"
+    assert {kind for kind, _ranks, _size in told["collectives"]} == {"all_to_all"}
+
+
+def test_operators_of_c10d_count_where_their_backend_tells_nothing(tmp_path: Path) -> None:
+    trace = json.loads((WILD / "nccl_allreduce_trace.json").read_bytes())
+    names = {"record_param_comms", "nccl:all_reduce"}
+    assert names & {event["name"] for event in trace["traceEvents"]}
+    trace["traceEvents"] = [event for event in trace["traceEvents"] if event["name"] not in names]
+    (tmp_path / "t.json").write_text(json.dumps(trace))
+    told = json.loads(run("describe", tmp_path / "t.json", "--json").stdout)
+    assert [kind for kind, _ranks, _size in told["collectives"]] == ["all_reduce"]
+
+
 CUSTOM = ("custom_allreduce", "nccl_allreduce")
 
 
@@ -273,3 +294,28 @@ def test_damaged_files_end_in_an_error_of_ours(name: str, tmp_path: Path) -> Non
                 read()
             except PharoahError as error:
                 assert error.what  # noqa: PT017  # whether it is raised depends on the damage
+
+
+def test_what_diagnose_passes_over_is_named_once(tmp_path: Path) -> None:
+    log, packed = b"KeyError: 'x'\n", b"\x28\xb5\x2f\xfd" + bytes(100)
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for name in "ab":
+        (folder / f"{name}.log.zst").write_bytes(packed)
+    only = run("diagnose", folder)
+    assert only.exit_code == 2
+    assert only.stderr.count("left out: ") == 1
+    assert "a.log.zst, byte 0: not a log or dump of a job: a zstd file; unpack it with `zstd -d`" in only.stderr
+    assert "and 1 further file" in only.stderr
+    (folder / "c.log").write_bytes(log)
+    (folder / "model.pt").write_bytes(b"\x80\x02" + bytes(100))  # beside logs; no one asks for it to be read
+    beside = run("diagnose", folder)
+    assert beside.exit_code == 0
+    assert "and 1 further file" in beside.stderr
+    with zipfile.ZipFile(tmp_path / "logs.zip", "w") as archive:
+        archive.writestr("core.bin", bytes(range(256)) * 9)
+        archive.writestr("stderr.txt", log)
+    whole = run("diagnose", tmp_path / "logs.zip")
+    assert whole.exit_code == 0
+    assert "left out: " in whole.stderr
+    assert "core.bin" in whole.stderr

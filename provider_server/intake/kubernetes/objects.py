@@ -5,6 +5,7 @@ v1alpha2, LeaderWorkerSet v1, Kueue Workload v1beta2.
 Fields that are not named here are ignored; a field of another type than the published one is an error.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, TypeVar
@@ -21,6 +22,7 @@ JOBSET_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 GROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key"
 GROUP_SIZE = "leaderworkerset.sigs.k8s.io/size"
 GROUP_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
+_DEVICES = re.compile(r"0*[1-9]\d{0,8}", re.ASCII)  # the API server takes no other quantity of an extended resource
 
 
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -55,7 +57,7 @@ class Metadata(_Read, frozen=True):
 
 
 class Resources(_Read, frozen=True):
-    """What a container asks for; quantities are not read."""
+    """What a container asks for."""
 
     requests: dict[str, str | int] | None = None
     limits: dict[str, str | int] | None = None
@@ -136,12 +138,13 @@ class Pod(_Read, frozen=True):
         return max(ends, default=self.metadata.deletion_timestamp)
 
     def asks_for(self, resources: Iterable[str]) -> bool:
-        """Whether a container asks for one of these resources, or the pod claims devices."""
+        """Whether a container asks for one or more of these resources, or the pod claims devices."""
         asked = {
             name
             for container in self.spec.containers
             for part in (container.resources.requests, container.resources.limits)
-            for name in part or {}
+            for name, count in (part or {}).items()
+            if _DEVICES.fullmatch(str(count))
         }
         return bool(self.spec.resource_claims) or any(name.startswith(tuple(resources)) for name in asked)
 
