@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from tenant_client.sources.cues import Cue, match_line, table
+from tenant_client.sources.cues import Cue, Level, match_line, table
 from tenant_client.sources.scanning import Line
 from tenant_client.sources.survival import STEP, SURVIVED, Steps
 from tenant_client.sources.tracebacks import Raised, continues, is_exception, singled
@@ -68,7 +68,7 @@ def said(tail: Sequence[Line]) -> LastWord | None:
     ends = [
         LastWord(cue, line, line.text)
         for line in _after_last_step(tail)
-        if (cue := match_line(_body(line), ("warning", "end"))) is not None and not cue.explains
+        if (cue := match_line(_body(line), ("warning", "end"))) is not None and not (cue.explains and cue.level is Level.PROGRAM)
     ]
     return min(ends, key=lambda word: word.cue.order) if ends else _nan(tail)
 
