@@ -410,11 +410,14 @@ def spokesman(chain: Sequence[Raised]) -> tuple[Raised, Cue | None]:
         if low or telling:
             return min(low, key=lambda pair: (pair[1].level, pair[1].order)) if low else telling[0]
     first, last = 0, len(chain) - 1  # the last one may have a successor too, which the log's end cut off
-    while first < last and chain[first].then == "handling" and (
-        chain[first].type in _PROBES or chain[first + 1].frames[-1:] and chain[first + 1].frames[-1].endswith(_PRINTING)
-    ):  # what fails while it prints another hides it
+    while first < last and chain[first].then == "handling" and _hides(chain[first], chain[first + 1]):
         first += 1
     return next((pair for pair in matched[first:] if pair[1] is None or pair[1].role is Role.ROOT), matched[first])
+
+
+def _hides(raised: Raised, later: Raised) -> bool:
+    """Whether the later one stands for it: it was a probe, or could not be printed."""
+    return raised.type in _PROBES or any(frame.endswith(_PRINTING) for frame in later.frames[-1:])
 
 
 def _cue_of(raised: Raised) -> Cue | None:

@@ -68,7 +68,8 @@ def said(tail: Sequence[Line]) -> LastWord | None:
     ends = [
         LastWord(cue, line, line.text)
         for line in _after_last_step(tail)
-        if (cue := match_line(_body(line), ("warning", "end"))) is not None and not (cue.explains and cue.level is Level.PROGRAM)
+        if (cue := match_line(_body(line), ("warning", "end"))) is not None
+        and not (cue.explains and cue.level is Level.PROGRAM)
     ]
     return min(ends, key=lambda word: word.cue.order) if ends else _nan(tail)
 
