@@ -123,3 +123,11 @@ def test_a_closed_terminal_is_not_the_disk(tmp_path: Path) -> None:
     assert (own.reason, own.domain) == ("os_error", Domain.SCRIPT)
     disk = diagnosed(f"{TRACE}OSError: [Errno 5] Input/output error: '/mnt/c'\n", tmp_path)
     assert disk.domain is Domain.INFRASTRUCTURE
+
+
+def test_of_a_traceback_in_one_record_the_level_is_that_of_its_header(tmp_path: Path) -> None:
+    logged = "2026-05-08 21:50:20,192 - __main__ - ERROR - " + TRACE + "KeyError: 'caption'\n"
+    went_on = "".join(f"2026-05-08 21:51:{at:02},0 - __main__ - INFO - file of {at * 7} read\n" for at in range(25))
+    assert diagnosed(logged, tmp_path).reason == "key_error"
+    assert diagnosed(logged + went_on, tmp_path).root is None
+    assert diagnosed(TRACE + "KeyError: 'caption'\n" + went_on, tmp_path).reason == "key_error"
