@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from tenant_client.sources.cues import Cue, match_line, table
+from tenant_client.sources.cues import Cue, Level, match_line, table
 from tenant_client.sources.scanning import Line
 from tenant_client.sources.survival import STEP, SURVIVED, Steps
 from tenant_client.sources.tracebacks import Raised, continues, is_exception, singled
@@ -23,7 +23,7 @@ _NAN_LOSSES = 2
 _BEFORE = re.compile(
     r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\[[\w.-]{1,40}[:,]\d{1,4}\](?:<std\w+>:)? ?|\([^()]{1,80}\) "
     r"|[a-z][a-z0-9.-]{0,60}\d[a-z0-9.-]{0,20}: |\[?\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\]?[: ]+"
-    r"|\[?(?:E|ERROR|CRITICAL|FATAL)\b\]?[: ]+)+",
+    r"|\[?(?:E|ERROR|CRITICAL|FATAL)\b\]?[: ]+(?:\d\d-\d\d [\d:]{8} \[[\w./]+:\d+\] )?)+",
     re.ASCII,
 )
 _AFTERWORDS = re.compile(
@@ -31,7 +31,7 @@ _AFTERWORDS = re.compile(
     r"|resource_tracker|^(?:Loading|Downloading|Fetching|Generating|Map|Filter)\b.*%\||^\W*$"
     r"|^Exception raised from|^frame #\d+:|^CUDA kernel errors might|^For debugging consider|^Compile with `TORCH"
     r"|^Device-side assertion tracking|^Search for `cuda|^GPU device may be out of range|^  warnings\.warn\("
-    r"|HYDRA_FULL_ERROR",
+    r"|HYDRA_FULL_ERROR|^=+ .+ =+$|^FAILED \S+::|^\S+\.py:\d+: \w+$",
     re.ASCII,
 )
 _RETRIED = re.compile(r"(?i)\bretry|\bretries left|\boffline\b", re.ASCII)
@@ -72,7 +72,8 @@ def said(tail: Sequence[Line], read: Collection[str] = ()) -> LastWord | None:
     ends = [
         LastWord(cue, line, line.text)
         for line in _after_last_step(tail)
-        if (cue := match_line(_body(line), ("warning", "end"))) is not None and not cue.explains
+        if (cue := match_line(_body(line), ("warning", "end"))) is not None
+        and not (cue.explains and cue.level is Level.PROGRAM)
     ]
     return min(ends, key=lambda word: word.cue.order) if ends else _nan(tail)
 
