@@ -66,7 +66,7 @@ _HEAD = 16 << 10
 _FEW = 8
 _HINTS = 5
 _MOST_FILES = 100_000
-_BEFORE_SLEEP = 100  # lines
+_BESIDE_SLEEP = 100  # lines
 _LESSON = "lessons"
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 CANCELLED = "cancelled"
@@ -286,14 +286,14 @@ def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
 
 
 def _awake(seen: list[Evidence]) -> list[Evidence]:
-    """Without links that went down since the machine was about to sleep."""
+    """Without links that went down since the machine was about to sleep, or slept."""
     asleep = [(one.file, one.line) for one in seen if one.source == kernel_log.SOURCE and kernel_log.sleeps(one.text)]
     return [
         one
         for one in seen
         if one.source != kernel_log.SOURCE
         or level_of(one.reason) is not Level.NETWORK
-        or not any(file == one.file and 0 < at - one.line < _BEFORE_SLEEP for file, at in asleep)
+        or not any(file == one.file and abs(at - one.line) < _BESIDE_SLEEP for file, at in asleep)
     ]
 
 

@@ -172,8 +172,11 @@ class _Job:
             self._keep_last_words()
         failed = [seen for seen in self._kept.values() if seen.role is Role.ROOT]
         for explains, warning in self._warned:
-            if any(seen.line > warning.line and explains.search(seen.text) for seen in failed):
+            if explained := [seen for seen in failed if seen.line > warning.line and explains.search(seen.text)]:
                 self._keep(warning)
+            if warning.role is Role.SYMPTOM:  # it says more of what happened than the exception that follows it
+                known = self._kept.items()
+                self._kept = {k: replace(seen, role=Role.SYMPTOM) if seen in explained else seen for k, seen in known}
         return sorted(self._kept.values(), key=lambda seen: seen.line)
 
     def _keep_last_words(self) -> None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from tenant_client.sources.cues import Cue, match_line, table
+from tenant_client.sources.cues import Cue, Level, match_line, table
 from tenant_client.sources.scanning import Line
 from tenant_client.sources.survival import STEP, SURVIVED, Steps
 from tenant_client.sources.tracebacks import Raised, continues, is_exception, singled
@@ -21,7 +21,8 @@ _LAST_WORDS = 4
 _NAN_LOSSES = 2
 # What launchers, containers and notebooks put before a line.
 _BEFORE = re.compile(
-    r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\[[\w.-]{1,40}[:,]\d{1,4}\](?:<std\w+>:)? ?|\([^()]{1,80}\) "
+    r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\[[\w.-]{1,40}[:,]\d{1,4}\](?:<std\w+>:)? ?|\[\d{1,6}\]<std\w+>: ?"
+    r"|\s*\"message\": \"|\([^()]{1,80}\) "
     r"|[a-z][a-z0-9.-]{0,60}\d[a-z0-9.-]{0,20}: |\[?\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\]?[: ]+"
     r"|\[?(?:E|ERROR|CRITICAL|FATAL)\b\]?[: ]+)+",
     re.ASCII,
@@ -68,7 +69,8 @@ def said(tail: Sequence[Line]) -> LastWord | None:
     ends = [
         LastWord(cue, line, line.text)
         for line in _after_last_step(tail)
-        if (cue := match_line(_body(line), ("warning", "end"))) is not None and not cue.explains
+        if (cue := match_line(_body(line), ("warning", "end"))) is not None
+        and (not cue.explains or cue.level is Level.DEVICE)
     ]
     return min(ends, key=lambda word: word.cue.order) if ends else _nan(tail)
 

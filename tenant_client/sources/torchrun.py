@@ -20,7 +20,7 @@ import re
 
 from federation.runtime.foreign import number
 from tenant_client.sources.evidence import Evidence, Role
-from tenant_client.sources.exit_status import advice_of, reason_of, role_of, signal_of
+from tenant_client.sources.exit_status import reason_of, role_of, signal_of
 from tenant_client.sources.reasons import UNKNOWN
 from tenant_client.sources.scanning import Line
 
@@ -70,5 +70,4 @@ class TorchrunLines:
         killer = signal_of(status)
         text = f"first failure: exit code {status}{f' ({killer.name})' if killer else ''}"
         role = Role.TEARDOWN if reason == UNKNOWN else role_of(status)
-        told = reason, role, SOURCE, self._file, line.number, text, None, rank, self._host
-        return Evidence(*told, advice=advice_of(status))
+        return Evidence(reason, role, SOURCE, self._file, line.number, text, None, rank, self._host)
