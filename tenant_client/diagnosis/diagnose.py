@@ -73,11 +73,12 @@ CANCELLED = "cancelled"
 _VERDICTS = (torchrun.SOURCE, exit_status.SOURCE)
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
 _JOB_LOG = "job log"
+_NCCL_LOG = "NCCL log"
 _FORMS: Mapping[str, ModuleType] = {
     "torchelastic error file": elastic,
     "kernel log": kernel_log,
     "answer of NCCL's RAS": nccl_ras_text,
-    "NCCL log": nccl_log,
+    _NCCL_LOG: nccl_log,
 }
 # Symptoms, those nearest to the cause first; killed GPU contexts last, since every killed process leaves some.
 _SYMPTOMS = (Level.HARDWARE, Level.MEMORY, Level.WORKER, Level.NETWORK, Level.COLLECTIVE, Level.PROGRAM, Level.DEVICE)
@@ -259,14 +260,14 @@ def _evidence(reader: CappedReader, head: bytes, limits: ReadLimits, gathered: G
     text = head.decode("utf-8", "replace")
     form = next((name for name, source in _FORMS.items() if source.looks_like(text)), "") or host_log.form_of(text)
     gathered.taken_for[reader.file] = form or _JOB_LOG
-    if form in _FORMS:
+    if form in _FORMS and form != _NCCL_LOG:
         yield from _FORMS[form].read(reader, limits)
     elif form == host_log.BUG_REPORT:
         yield from kernel_log.read(reader, limits)
-    elif form in ("", host_log.SYSTEM_LOG):
+    elif form in ("", host_log.SYSTEM_LOG, _NCCL_LOG):  # a job that NCCL logs at length writes other lines, too
         leftover = gathered.leftovers.setdefault(reader.file, Leftover())
         rank = elastic.rank_of(reader.file)
-        own = host_log.of_jobs(reader, text, limits) if form else reader
+        own = host_log.of_jobs(reader, text, limits) if form == host_log.SYSTEM_LOG else reader
         for seen in job_log.read(own, limits, leftover):
             yield replace(seen, rank=rank) if seen.rank is None else seen
 

@@ -67,12 +67,17 @@ def raised(tail: Sequence[Line], read: Collection[str]) -> list[Raised]:
 def said(tail: Sequence[Line]) -> LastWord | None:
     """The line that section `end` explains, by the table's first cue; else a loss that is no number."""
     ends = [
-        LastWord(cue, line, line.text)
-        for line in _after_last_step(tail)
-        if (cue := match_line(_body(line), ("warning", "end"))) is not None
-        and (not cue.explains or cue.level is Level.DEVICE)
+        LastWord(cue, line, line.text) for line in _after_last_step(tail) if (cue := _cue_of(_body(line))) is not None
     ]
     return min(ends, key=lambda word: word.cue.order) if ends else _nan(tail)
+
+
+def _cue_of(text: str) -> Cue | None:
+    """That of an end; of warnings, those that runtimes of devices give may stand alone."""
+    cue = match_line(text, ("warning", "end"))
+    if cue is None or not cue.explains:
+        return cue
+    return (match_line(text, ("end",)) or cue) if cue.level is Level.DEVICE else None
 
 
 def _nan(tail: Sequence[Line]) -> LastWord | None:
