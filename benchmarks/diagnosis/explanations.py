@@ -112,6 +112,7 @@ def labelled_folders(half: str = "both") -> Iterator[tuple[Case, FailureFacts]]:
             tenant.sentence if tenant.root or tenant.symptom else "",
             hints=hints_of(case.folder / "provider", text),
             ranks=ranks or None,
+            domain=tenant.domain or "",
         )
         yield {"id": case.folder.name, "right": {"causes": causes, "side": case.side}}, facts
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
+from federation.protocol.causes import Domain
 from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
 from tenant_client.sources import last_words
 from tenant_client.sources.containers import lines_of
@@ -40,6 +41,7 @@ _MOST_LOOKED_AT = 20_000  # lines after a failure; then only those with a word
 _MOST_WARNINGS = 64
 DISK_FULL = "disk_full"
 CANCELLED = "cancelled"
+CONNECTION = "connection_error"
 SEGFAULT = "segmentation_fault"
 _OWN_CRASH = re.compile(r"Caught signal|SIGSEGV received|Fatal Python error")
 _WRAPPED = re.compile(r"(?<=[\s(])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception))(?:: |\(['\"])")
@@ -57,6 +59,9 @@ _QUIET = " NCCL INFO "
 _HEAD, _BANNER = 16 << 10, 3
 _DIGITS = re.compile(r"\d+")
 _LEAVES = frozenset({"peer_lost", "nccl_remote_error"})  # what those who stay say of one who has ended
+_OWN_SERVER = re.compile(r"//(?:localhost|127\.|0\.0\.0\.0|\[::1?\])")
+_NAMES_A_HOST = re.compile(r"host=|://|\('|\b[\w-]+\.[\w.-]+:\d")
+_PRINTING = ("__repr__", "__str__", "__format__")
 _WORKER_LEFT = "exited unexpectedly"  # of a data loader; PyTorch gives no reason
 
 
@@ -177,7 +182,14 @@ class _Job:
             if warning.role is Role.SYMPTOM:  # it says more of what happened than the exception that follows it
                 known = self._kept.items()
                 self._kept = {k: replace(seen, role=Role.SYMPTOM) if seen in explained else seen for k, seen in known}
-        return sorted(self._kept.values(), key=lambda seen: seen.line)
+        return sorted(map(self._owned, self._kept.values()), key=lambda seen: seen.line)
+
+    def _owned(self, seen: Evidence) -> Evidence:
+        """A lost connection that names no host is to the job's own server, where the end of the log names one."""
+        anybody = seen.reason != CONNECTION or seen.domain is not None or _NAMES_A_HOST.search(seen.text)
+        if anybody or not any(_OWN_SERVER.search(line.text) for line in self.leftover.tail):
+            return seen
+        return replace(seen, domain=Domain.SCRIPT)
 
     def _keep_last_words(self) -> None:
         """Takes weak evidence from the end; of a job that was cancelled, only what made it fail before that."""
@@ -401,9 +413,14 @@ def spokesman(chain: Sequence[Raised]) -> tuple[Raised, Cue | None]:
         if low or telling:
             return min(low, key=lambda pair: (pair[1].level, pair[1].order)) if low else telling[0]
     first, last = 0, len(chain) - 1  # the last one may have a successor too, which the log's end cut off
-    while first < last and chain[first].then == "handling" and chain[first].type in _PROBES:
+    while first < last and chain[first].then == "handling" and _hides(chain[first], chain[first + 1]):
         first += 1
     return next((pair for pair in matched[first:] if pair[1] is None or pair[1].role is Role.ROOT), matched[first])
+
+
+def _hides(raised: Raised, later: Raised) -> bool:
+    """Whether the later one stands for it: it was a probe, or could not be printed."""
+    return raised.type in _PROBES or any(frame.endswith(_PRINTING) for frame in later.frames[-1:])
 
 
 def _cue_of(raised: Raised) -> Cue | None:

@@ -32,7 +32,7 @@ _AFTERWORDS = re.compile(
     r"|resource_tracker|^(?:Loading|Downloading|Fetching|Generating|Map|Filter)\b.*%\||^\W*$"
     r"|^Exception raised from|^frame #\d+:|^CUDA kernel errors might|^For debugging consider|^Compile with `TORCH"
     r"|^Device-side assertion tracking|^Search for `cuda|^GPU device may be out of range|^  warnings\.warn\("
-    r"|HYDRA_FULL_ERROR",
+    r"|HYDRA_FULL_ERROR|^=+ .+ =+$|^FAILED \S+::|^\S+\.py:\d+: \w+$",
     re.ASCII,
 )
 _RETRIED = re.compile(r"(?i)\bretry|\bretries left|\boffline\b", re.ASCII)

@@ -80,6 +80,7 @@ class Tracebacks:
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
         self._done: list[tuple[Raised, ...]] = []
+        self._header = 0, ""
 
     @property
     def open(self) -> bool:
@@ -94,6 +95,7 @@ class Tracebacks:
         body = _TIME.sub("", text, count=1)
         header = _HEADER.search(body)
         if header and header.start() <= 120:
+            self._header = number, text
             self._begin(_prefix(body[: header.start()]), below, muted=muted, is_original=bool(header["original"]))
             return True
         for one in sorted(self._open.values(), key=lambda one: -len(one.prefix)):
@@ -101,7 +103,8 @@ class Tracebacks:
                 return self._continue(one, number, text, body[len(one.prefix) :])
         lone = _LONE_FRAME.match(body)
         if lone:
-            self._begin(lone["prefix"], "", muted=False)
+            logged = self._header[1] if self._header[0] == number - 1 else ""  # a logger heads the header only
+            self._begin(lone["prefix"], logged, muted=False)
             return self._continue(self._open[lone["prefix"]], number, text, body[len(lone["prefix"]) :])
         return False
 
