@@ -70,7 +70,7 @@ _FEW = 8
 _HINTS = 5
 _MOST_FILES = 100_000
 _IS_PACKED = re.compile(r"\bunpack")
-_BEFORE_SLEEP = 100  # lines
+_BESIDE_SLEEP = 100  # lines
 _LESSON = "lessons"
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 CANCELLED = "cancelled"
@@ -78,11 +78,12 @@ _NO_MEMORY, _KILLED, _UNEVEN_END = "host_out_of_memory", "killed", "uneven_end"
 _VERDICTS = (torchrun.SOURCE, exit_status.SOURCE)
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
 _JOB_LOG = "job log"
+_NCCL_LOG = "NCCL log"
 _FORMS: Mapping[str, ModuleType] = {
     "torchelastic error file": elastic,
     "kernel log": kernel_log,
     "answer of NCCL's RAS": nccl_ras_text,
-    "NCCL log": nccl_log,
+    _NCCL_LOG: nccl_log,
 }
 # Symptoms, those nearest to the cause first; killed GPU contexts last, since every killed process leaves some.
 _SYMPTOMS = (Level.HARDWARE, Level.MEMORY, Level.WORKER, Level.NETWORK, Level.COLLECTIVE, Level.PROGRAM, Level.DEVICE)
@@ -270,14 +271,14 @@ def _evidence(reader: CappedReader, head: bytes, limits: ReadLimits, gathered: G
     text = head.decode("utf-8", "replace")
     form = next((name for name, source in _FORMS.items() if source.looks_like(text)), "") or host_log.form_of(text)
     gathered.taken_for[reader.file] = form or _JOB_LOG
-    if form in _FORMS:
+    if form in _FORMS and form != _NCCL_LOG:
         yield from _FORMS[form].read(reader, limits)
     elif form == host_log.BUG_REPORT:
         yield from kernel_log.read(reader, limits)
-    elif form in ("", host_log.SYSTEM_LOG):
+    elif form in ("", host_log.SYSTEM_LOG, _NCCL_LOG):  # a job that NCCL logs at length writes other lines, too
         leftover = gathered.leftovers.setdefault(reader.file, Leftover())
         rank = elastic.rank_of(reader.file)
-        own = host_log.of_jobs(reader, text, limits) if form else reader
+        own = host_log.of_jobs(reader, text, limits) if form == host_log.SYSTEM_LOG else reader
         for seen in job_log.read(own, limits, leftover):
             yield replace(seen, rank=rank) if seen.rank is None else seen
 
@@ -296,14 +297,14 @@ def diagnose(evidence: Iterable[Evidence]) -> Diagnosis:
 
 
 def _awake(seen: list[Evidence]) -> list[Evidence]:
-    """Without links that went down since the machine was about to sleep."""
+    """Without links that went down since the machine was about to sleep, or slept."""
     asleep = [(one.file, one.line) for one in seen if one.source == kernel_log.SOURCE and kernel_log.sleeps(one.text)]
     return [
         one
         for one in seen
         if one.source != kernel_log.SOURCE
         or level_of(one.reason) is not Level.NETWORK
-        or not any(file == one.file and 0 < at - one.line < _BEFORE_SLEEP for file, at in asleep)
+        or not any(file == one.file and abs(at - one.line) < _BESIDE_SLEEP for file, at in asleep)
     ]
 
 

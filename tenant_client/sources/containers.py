@@ -11,7 +11,7 @@ import re
 
 from tenant_client.sources.scanning import Line
 
-_TEXTS = ("log", "message", "msg", "textPayload", "event")
+_TEXTS = ("log", "message", "msg", "textPayload", "data", "event")
 _TRACES = ("exc_info", "traceback", "stack_trace", "exception")
 _LEVELS = ("level", "levelname", "severity")
 _CUT = re.compile(r'^\{"(?:log|message|msg)": ?"(?P<text>(?:[^"\\]|\\.)*)', re.ASCII)

@@ -113,7 +113,9 @@ def match_line(text: str, sections: Iterable[str]) -> Cue | None:
     return None
 
 
-_NONE_BEFORE = re.compile(r"(?<![\w.:])0 (?:\w+ )?$")
+_NONE_BEFORE = re.compile(  # but not the number of a rank or a worker
+    r"(?i)(?<![\w.:=-])(?<!rank )(?<!task )(?<!node )(?<!gpu )(?<!worker )(?<!device )(?<!process )0 (?:\w+ )?$"
+)
 _NONE_AFTER = re.compile(r"\w*(?: count)?\s*[:=]\s*0\b(?!\.)")
 
 

@@ -17,13 +17,9 @@ from tenant_client.sources.reasons import UNKNOWN
 
 SOURCE = "exit_status"
 EXIT_CODE = "exit_code"
-_OF_ABORT = (
-    "The program ended itself by SIGABRT: look above for an assertion, a C++ exception or a watchdog's verdict;"
-    " it is no out-of-memory kill."
-)
 _BY_SIGNAL = {
     signal.SIGKILL: "killed",
-    signal.SIGABRT: "killed",
+    signal.SIGABRT: "aborted",
     signal.SIGSEGV: "segmentation_fault",
     signal.SIGBUS: "shared_memory_full",
     signal.SIGXCPU: "time_limit",
@@ -37,8 +33,7 @@ def of(status: int, file: str = "exit status", *, rank: int | None = None, host:
         return None
     killer, reason = signal_of(status), reason_of(status)
     what = f"killed by {killer.name}" if killer else _MEANINGS.get(status, "failed")
-    told = reason, role_of(status), SOURCE, file, 0, f"exit status {status}: {what}", None, rank, host
-    return Evidence(*told, advice=advice_of(status))
+    return Evidence(reason, role_of(status), SOURCE, file, 0, f"exit status {status}: {what}", None, rank, host)
 
 
 def reason_of(status: int) -> str:
@@ -54,11 +49,6 @@ def role_of(status: int) -> Role:
     if signal_of(status) is signal.SIGABRT:
         return Role.SYMPTOM
     return Role.TEARDOWN if reason_of(status) == UNKNOWN else Role.ROOT
-
-
-def advice_of(status: int) -> str:
-    """What to do, where the reason's advice does not fit this status."""
-    return _OF_ABORT if signal_of(status) is signal.SIGABRT else ""
 
 
 def signal_of(status: int) -> signal.Signals | None:

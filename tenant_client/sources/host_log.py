@@ -36,7 +36,7 @@ _SYSLOG = re.compile(
 _MOST_FIELDS = 256
 _OF_A_JOB = re.compile(
     r"(?i)(?:.*/)?(?:python[\d.]*|pt_\w*|torch\S*|\S*train\S*|\S+\.(?:py|sh)|ray\w*|srun|slurm\w*|mpirun|orted|prted"
-    r"|deepspeed|accelerate|docker/\S+|podman|nvidia\S*|nv-\S+|kubelet|bash|sh|jupyter\S*|job\S*|run\S*)"
+    r"|deepspeed|accelerate|docker/\S+|podman|nvidia\S*|nv-\S+|kubelet|earlyoom|systemd-oomd|nohang\S*|oomd|bash|sh|jupyter\S*|job\S*|run\S*)"
 )
 _SERVICE = re.compile(r"kernel|\S+d|\S+-daemon|cron|CRON|nginx|gnome-\S+|Xorg|NetworkManager|su|sudo|anacron|dbus\S*")
 

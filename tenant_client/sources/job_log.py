@@ -7,7 +7,7 @@
   one file the last counts. Lines after a scheduler's stop order are teardown.
 - What a logger reported below ERROR, with or without a traceback, was caught: it is the cause only where nothing shows
   that the job lived on, and never beside a later verdict.
-- A warning counts where a later failure is what it warned of.
+- A warning counts where a later failure is what it warned of; what a device's runtime says below an exception, too.
 """
 
 import re
@@ -39,10 +39,12 @@ _ALIVE = 3  # records of the logger that reported an exception below ERROR
 _LIVED = 20  # records after an exception that a logger reported as an error
 _MOST_LOOKED_AT = 20_000  # lines after a failure; then only those with a word
 _MOST_WARNINGS = 64
+_BELOW = 20  # lines below an exception in which its message may go on
 DISK_FULL = "disk_full"
 CANCELLED = "cancelled"
 CONNECTION = "connection_error"
 SEGFAULT = "segmentation_fault"
+GENERAL = "runtime_error"
 _OWN_CRASH = re.compile(r"Caught signal|SIGSEGV received|Fatal Python error")
 _WRAPPED = re.compile(r"(?<=[\s(])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception))(?:: |\(['\"])")
 _IGNORED = ("xception ignored in", "Error in atexit._run")
@@ -177,8 +179,11 @@ class _Job:
             self._keep_last_words()
         failed = [seen for seen in self._kept.values() if seen.role is Role.ROOT]
         for explains, warning in self._warned:
-            if any(seen.line > warning.line and explains.search(seen.text) for seen in failed):
+            if explained := [one for one in failed if warning.line - one.line < _BELOW and explains.search(one.text)]:
                 self._keep(warning)
+            if warning.reason != GENERAL:  # it says more of what happened than the exception
+                known = self._kept.items()
+                self._kept = {k: _general(seen) if seen in explained else seen for k, seen in known}
         return sorted(map(self._owned, self._kept.values()), key=lambda seen: seen.line)
 
     def _owned(self, seen: Evidence) -> Evidence:
@@ -374,6 +379,11 @@ class _Job:
 
 def _kind(seen: Evidence) -> tuple[str, str]:
     return seen.reason, _masked(seen.text)
+
+
+def _general(seen: Evidence) -> Evidence:
+    """An exception that something else explains: no cause where its own words are general."""
+    return replace(seen, role=Role.SYMPTOM) if seen.reason == GENERAL else seen
 
 
 def _is_failure(seen: Evidence) -> bool:

@@ -25,6 +25,7 @@ _MOST_KINDS = 4096
 _XID = re.compile(r"(?<!S)Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F:.]+)\): (\d{1,6})\b(.*)", re.ASCII)
 _CAUSED_BY = re.compile(r"caused by previous Xid (\d{1,6})", re.ASCII)
 _SXID = re.compile(r"SXid \((?:PCI:)?[0-9a-fA-F:.]+\): (\d+)(.*)", re.ASCII)
+_SLEEPS = re.compile(r"PM: (?:suspend |hibernation: hibernation )e")
 _SHAPES = re.compile(
     r"^\d+,\d+,\d+,[-c+];|^(?:<\d+>)?\[ *\d+\.\d{6}\]|^\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d+ [\d:]{8} \d{4}\] |^kern +:"
     r"|^\S+(?: +\d+ \S+)? \S+ kernel: |^(?:NVRM: |\[[A-Z][a-z]{2} \d+ \d{4} [\d:]{8}\] \[\w+\] \[tid \d+\])"
@@ -68,7 +69,10 @@ class KernelLines:
         earlier = _CAUSED_BY.search(found[3])
         if earlier:
             blamed = XIDS.get(int(earlier[1]))
-            return _Said((blamed.reason if blamed else "") or UNKNOWN, Role.SYMPTOM)
+            if blamed is None or not blamed.reason:
+                return _Said(UNKNOWN, Role.SYMPTOM)
+            role = Role.SYMPTOM if blamed.role is XidRole.SYMPTOM else Role.ROOT
+            return _Said(blamed.reason, role, blamed.domain, blamed.advice)
         xid = XIDS.get(int(found[2]))
         if xid is None or not xid.reason:
             return _Said(UNKNOWN, Role.SYMPTOM)
@@ -82,7 +86,7 @@ def _role(xid: Xid, rest: str, *, after_another: bool) -> Role:
     if xid.role is XidRole.SYMPATHETIC:
         return Role.SYMPTOM if after_another else Role.ROOT
     if xid.role is XidRole.BY_SEVERITY:
-        return Role.SYMPTOM if re.search(r"\bNon-?fatal\b", rest) else Role.ROOT
+        return Role.SYMPTOM if re.search(r"\bNon-?fatal\b(?! XC[1-9])", rest) else Role.ROOT  # XC1: what ran was ended
     return Role(xid.role.value)
 
 
@@ -100,8 +104,8 @@ def code_of(evidence: Evidence) -> int | None:
 
 
 def sleeps(text: str) -> bool:
-    """Whether a line says that the machine is about to sleep."""
-    return "PM: suspend entry" in text
+    """Whether a line says that the machine is about to sleep, or has woken."""
+    return _SLEEPS.search(text) is not None
 
 
 def looks_like(head: str) -> bool:

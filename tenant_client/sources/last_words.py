@@ -21,7 +21,8 @@ _LAST_WORDS = 4
 _NAN_LOSSES = 2
 # What launchers, containers and notebooks put before a line.
 _BEFORE = re.compile(
-    r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\[[\w.-]{1,40}[:,]\d{1,4}\](?:<std\w+>:)? ?|\([^()]{1,80}\) "
+    r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\[[\w.-]{1,40}[:,]\d{1,4}\](?:<std\w+>:)? ?|\[\d{1,6}\]<std\w+>: ?"
+    r"|\s*\"message\": \"|\([^()]{1,80}\) "
     r"|[a-z][a-z0-9.-]{0,60}\d[a-z0-9.-]{0,20}: |\[?\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\]?[: ]+"
     r"|\[?(?:E|ERROR|CRITICAL|FATAL)\b\]?[: ]+(?:\d\d-\d\d [\d:]{8} \[[\w./]+:\d+\] )?)+",
     re.ASCII,
@@ -70,12 +71,17 @@ def said(tail: Sequence[Line], read: Collection[str] = ()) -> LastWord | None:
     """
     tail = [line for line in tail if line.text not in read or not _CODE.match(_body(line))]
     ends = [
-        LastWord(cue, line, line.text)
-        for line in _after_last_step(tail)
-        if (cue := match_line(_body(line), ("warning", "end"))) is not None
-        and not (cue.explains and cue.level is Level.PROGRAM)
+        LastWord(cue, line, line.text) for line in _after_last_step(tail) if (cue := _cue_of(_body(line))) is not None
     ]
     return min(ends, key=lambda word: word.cue.order) if ends else _nan(tail)
+
+
+def _cue_of(text: str) -> Cue | None:
+    """That of an end; of warnings, those that runtimes of devices give may stand alone."""
+    cue = match_line(text, ("warning", "end"))
+    if cue is None or not cue.explains:
+        return cue
+    return (match_line(text, ("end",)) or cue) if cue.level is Level.DEVICE else None
 
 
 def _nan(tail: Sequence[Line]) -> LastWord | None:

@@ -21,7 +21,7 @@ import signal
 
 from federation.runtime.foreign import number
 from tenant_client.sources.evidence import Evidence, Role
-from tenant_client.sources.exit_status import advice_of, reason_of, role_of, signal_of
+from tenant_client.sources.exit_status import reason_of, role_of, signal_of
 from tenant_client.sources.reasons import UNKNOWN
 from tenant_client.sources.scanning import Line
 
@@ -73,5 +73,4 @@ class TorchrunLines:
         if killer is signal.SIGHUP:  # a launcher is not asked to end by a signal to one of its ranks
             reason, role = "killed", Role.ROOT
         text = f"first failure: exit code {status}{f' ({killer.name})' if killer else ''}"
-        told = reason, role, SOURCE, self._file, line.number, text, None, rank, self._host
-        return Evidence(*told, advice=advice_of(status))
+        return Evidence(reason, role, SOURCE, self._file, line.number, text, None, rank, self._host)

@@ -16,7 +16,7 @@ OWN = (Domain.FRAMEWORK, Domain.SCRIPT)
     ("status", "says", "reason", "role"),
     [
         (137, "SIGKILL", "killed", Role.ROOT), (-9, "SIGKILL", "killed", Role.ROOT),
-        (143, "SIGTERM", "unknown", Role.TEARDOWN), (134, "SIGABRT", "killed", Role.SYMPTOM),
+        (143, "SIGTERM", "unknown", Role.TEARDOWN), (134, "SIGABRT", "aborted", Role.SYMPTOM),
         (139, "SIGSEGV", "segmentation_fault", Role.ROOT), (2, "usage", "unknown", Role.TEARDOWN),
         (1, "an error", "unknown", Role.TEARDOWN), (93, "failed", "exit_code", Role.ROOT),
     ],

@@ -7,6 +7,7 @@ from federation.protocol.causes import Domain
 from federation.runtime.reading import CappedReader, ReadLimits, SourceError
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.job_log import Leftover, read
+from tenant_client.sources.reasons import REASONS
 from tenant_client.sources.tracebacks import Tracebacks
 from tests.support.logs_of_our_own import reader
 
@@ -354,8 +355,8 @@ def test_the_first_observed_failure_is_read_with_rank_and_host(code: int, reason
 
 def test_an_abort_is_named_after_all_that_may_have_caused_it() -> None:
     (seen,) = read(reader(VERDICT.format(code=-6)))
-    assert (seen.reason, seen.rank, seen.role) == ("killed", 1, Role.SYMPTOM)
-    assert "assertion" in seen.advice
+    assert (seen.reason, seen.rank, seen.role) == ("aborted", 1, Role.SYMPTOM)
+    assert "assertion" in REASONS[seen.reason].advice
 
 
 @pytest.mark.parametrize("code", [1, -15])
