@@ -55,7 +55,7 @@ BROKEN = (
     Broken("key_error", "key_error", "key", 1, "labels"),
     Broken("sigkill", "killed", "who sent", 1, "SIGKILL", side="nobody"),
     Broken("segfault", "segmentation_fault", "faulthandler", 1, "SIGSEGV"),
-    Broken("abort", "killed", "SIGABRT: look above", 1, "SIGABRT"),
+    Broken("abort", "aborted", "SIGABRT: look above", 1, "SIGABRT"),
     Broken("nan_goes_on", "", "", sentence="since step 21"),
     Broken("nan_assert", "nan_loss", "checkpoint|learning rate", sentence="NaN at step 12"),
     Broken("disk_full", "disk_full|checkpoint_write", "[Ff]ree|space", 0, r"free on .*disk"),
