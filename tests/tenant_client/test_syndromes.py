@@ -214,7 +214,7 @@ def test_two_ranks_that_do_not_call_the_same_are_told_with_their_calls() -> None
 
 
 def test_of_a_stack_the_jobs_own_lines_are_shown_and_what_they_called() -> None:
-    own = "<module> (/home/a/train.py:9)\nmain (/home/a/train.py:7)"
+    own = "<module> (/data/a/train.py:9)\nmain (/data/a/train.py:7)"
     torch = f"{own}\nwrapper (/x/lib/python3.12/functools.py:83)\nall_reduce (/x/site-packages/torch/d.py:5)"
     said = Verdict(Syndrome.COMMUNICATION_HANG, (0, 1), "they wait")
     told = sentence(said, {0: torch, 1: own, 2: "step (/x/site-packages/torch/optim.py:5)"})
