@@ -28,7 +28,7 @@ from tenant_client.records.attempts import Attempt
 from tenant_client.records.bundle_log import BundleLog
 from tenant_client.records.database import open_database
 from tenant_client.rounds.tenant import Tenant
-from tenant_client.run.lease_paths import newest_runs
+from tenant_client.run.run_directory import newest_runs
 
 _LAST = 5  # failures on the first page
 SHORT = 12  # digits of a token that are shown

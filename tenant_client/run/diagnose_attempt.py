@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tenant_client.records.attempts import AttemptCause
 from tenant_client.run.fail_open import FailOpen
 from tenant_client.run.free_space import full_among
-from tenant_client.run.run_directory import DUMPS
+from tenant_client.run.run_directory import DUMPS, newest_runs
 from tenant_client.run.watchdog import Kind, WatchFinding
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.reasons import UNKNOWN
@@ -43,6 +43,12 @@ def files_of(run_dir: Path, logs: Iterable[Path]) -> list[Path]:
     elastic = sorted(run_dir.glob("attempt_*/*/*"))
     files = (*own, *elastic, *logs, *dumps_of(run_dir))
     return [path for path in files if path.is_file() and path.stat().st_size]
+
+
+def run_files(home: Path, lease: str) -> list[Path]:
+    """What the newest attempt of the lease has left, if it has."""
+    run = newest_runs(home).get(lease)
+    return files_of(run, ()) if run else []
 
 
 def dumps_of(run_dir: Path) -> list[Path]:

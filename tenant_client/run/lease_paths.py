@@ -21,7 +21,7 @@ from tenant_client.diagnosis.diagnose import files_in, gather
 from tenant_client.diagnosis.rank_graph import HealthMarks, RankGraph, graph_of, routes
 from tenant_client.records.attempts import Attempts
 from tenant_client.records.database import open_database
-from tenant_client.run.diagnose_attempt import files_of
+from tenant_client.run.diagnose_attempt import run_files
 from tenant_client.sources.flight_recorder import rank_in_name, read_dumps
 from tenant_client.sources.nccl_topology import read_topology
 
@@ -71,22 +71,6 @@ def lease_paths(
     read = (dump for file in dumps for dump in read_dumps(file, refused=lambda error: None))
     graph = graph_of(topology, read)
     return LeasePaths(graph, marks_of(graph, gathered.evidence, *_journalled(home, lease, now_h)))
-
-
-def run_files(home: Path, lease: str) -> list[Path]:
-    """What the newest attempt of the lease has left, if it has."""
-    run = newest_runs(home).get(lease)
-    return files_of(run, ()) if run else []
-
-
-def newest_runs(home: Path) -> dict[str, Path]:
-    """The newest run directory of each lease that has one, the newest last."""
-    newest: dict[str, Path] = {}
-    for run in sorted(filter(Path.is_dir, (home / "runs").glob("*-*")), key=lambda one: one.stat().st_mtime):
-        lease = run.name.rpartition("-")[0]
-        newest.pop(lease, None)
-        newest[lease] = run
-    return newest
 
 
 def _journalled(home: Path, lease: str, now_h: float) -> tuple[Sequence[Mapping[str, object]], list[Hint]]:

@@ -212,3 +212,13 @@ def _probe(run_dir: Path, wanted_bytes: int) -> None:
 
 def _plain(name: str) -> str:
     return re.sub(r"[^\w.-]", "_", name)
+
+
+def newest_runs(home: Path) -> dict[str, Path]:
+    """The newest run directory of each lease that has one, the newest last."""
+    newest: dict[str, Path] = {}
+    for run in sorted(filter(Path.is_dir, (home / "runs").glob("*-*")), key=lambda one: one.stat().st_mtime):
+        lease = run.name.rpartition("-")[0]
+        newest.pop(lease, None)
+        newest[lease] = run
+    return newest

@@ -6,7 +6,7 @@ r"""What shows that a job lived on after what looked like its failure: steps, re
 
 >>> steps = Steps()
 >>> for n in range(5):
-...     steps.feed(f"Epoch [{n}/90], Acc@1 {0.3 + n % 2}")
+...     _ = steps.feed(f"Epoch [{n}/90], Acc@1 {0.3 + n % 2}")
 >>> steps.count
 5
 >>> record("2026-01-05 10:00:00,123 - data - WARNING - sample 17 skipped").level.name

@@ -290,7 +290,8 @@ def _files(home: Path, path: Path) -> list[Path]:
     if path.exists() or len(path.parts) > 1:
         return [path]
     from tenant_client.records.journal import the_one
-    from tenant_client.run.lease_paths import newest_runs, run_files
+    from tenant_client.run.diagnose_attempt import run_files
+    from tenant_client.run.run_directory import newest_runs
 
     runs = newest_runs(home)
     files = run_files(home, the_one([*runs], str(path))) if any(run.startswith(str(path)) for run in runs) else []

@@ -41,8 +41,8 @@ def restart(
     3: there is no such run, or it has no readings of losses yet.
     """
     from tenant_client.records.journal import the_one
-    from tenant_client.run.lease_paths import newest_runs
     from tenant_client.run.restart_point import restart_point
+    from tenant_client.run.run_directory import newest_runs
 
     runs = newest_runs(home)
     with failing(UNKNOWN):

@@ -85,7 +85,7 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as failure, open_inputs(path):
         pass
     assert failure.value.file == str(path)
-    assert failure.value.diagnostics().startswith(f"{path}, byte 0: ")
+    assert failure.value.diagnostics().startswith(f"{path}: ")
     assert "\nhint: " in failure.value.diagnostics()
 
 

@@ -190,6 +190,7 @@ WRITERS = {
     "tenant_client/run/hook/patterns.py": "a file of a rank's functions",
     "tenant_client/run/hook/readings.py": "a file of a rank's losses",
     "tenant_client/run/hook/answers.py": "the run directory, in which a path to a socket may be too long",
+    "tenant_client/run/hook/sampler.py": "the folder of open files, counted",
     "tenant_client/confirm/storage.py": "a file on the disk that is tested",
     "federation/runtime/screen.py": "one line by one write, visible",
     "federation/transport/connections.py": "the folder of open files, read to find a connection's socket",

@@ -208,7 +208,7 @@ class Hook:
     def _end(self) -> None:
         written = self._written() if self._writer is not None else None
         if written is not None and written.pid == self._pid:  # a launcher may have started, and its worker taken over
-            self._enter("failed" if sys.exc_info()[1] or getattr(sys, "last_value", None) else "end")
+            self._enter("failed" if sys.exc_info()[1] or hasattr(sys, "last_value") else "end")
 
     def _take_optimizer(self, optimizer: Any) -> None:
         if self._patterns is not None:
