@@ -89,7 +89,8 @@ class Observer:
             self.pidfd = os.pidfd_open(pid)
         with self._ours.guard("cannot use the run directory"):
             hold(self._run_dir)
-            (self._run_dir / "settings.json").write_text(self._settings.to_json(), encoding="utf-8")
+            kept = replace(self._settings, command=self._settings.command[:1])  # whose words may hold secrets
+            (self._run_dir / "settings.json").write_text(kept.to_json(), encoding="utf-8")
         settings = self._settings
         with self._ours.guard("cannot listen to the ranks"):
             self._syndromes = Reports(self._run_dir) if settings.watch else None

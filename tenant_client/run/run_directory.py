@@ -37,6 +37,7 @@ from federation.protocol.pod_leases import lease_of_gang
 from federation.runtime.foreign import number
 from federation.runtime.hostlist import hostlist
 from federation.runtime.key_files import HomeError, read_key
+from tenant_client.records.masking import masked_words
 from tenant_client.sources.scheduler import gang_of, placement
 
 KEPT_RUNS = 20
@@ -108,8 +109,8 @@ def _component(env: Mapping[str, str]) -> str:
 
 
 def job_name(command: Sequence[str], env: Mapping[str, str]) -> str:
-    """The scheduler's name of the job, else its command, cut where it gets long."""
-    return (env.get("SLURM_JOB_NAME") or shlex.join(command))[:_MOST_LETTERS]
+    """The scheduler's name of the job, else its command without what looks like a secret, cut where it gets long."""
+    return (env.get("SLURM_JOB_NAME") or shlex.join(masked_words(command)))[:_MOST_LETTERS]
 
 
 def make_place(home: Path, lease: str, *, elastic: bool, wanted_bytes: int = 0) -> RunDirectory:

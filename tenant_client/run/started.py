@@ -1,7 +1,7 @@
 """Finds out what a job was started with: command, code, packages, environment and hosts.
 
-Nothing of the job is run or imported: its packages are read as files, git is asked with all that could run a program of
-the repository switched off. Packages are those of the command's own Python; a shell script in front hides them.
+Nothing of the job is run or imported: its packages are read as files, git is asked with the hooks and monitors of the
+repository switched off. Packages are those of the command's own Python; a shell script in front hides them.
 """
 
 import hashlib
@@ -9,9 +9,11 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from tenant_client.records.starts import Started, masked_variables, masked_words
+from tenant_client.records.masking import digest, masked_variables, masked_words
+from tenant_client.records.starts import Started
 
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _GIT_S = 5.0
@@ -29,13 +31,14 @@ _EACH_TIME = frozenset(  # differ from run to run, and say nothing
 def started(command: Sequence[str], variables: Mapping[str, str], folder: Path, key: bytes, hosts: str) -> Started:
     """What a command was started with in a folder; `key` makes the digests of what looks secret."""
     commit, dirty = _code(folder)
+    mask = partial(digest, key=key)
     return Started(
-        command=masked_words(command, key),
+        command=masked_words(command, mask),
         folder=str(folder),
         commit=commit,
         dirty=dirty,
         packages=dict(sorted(_packages(command, variables.get("PATH", os.defpath), folder))),
-        environment=masked_variables({name: variables[name] for name in sorted(variables) if _tells(name)}, key),
+        environment=masked_variables({name: variables[name] for name in sorted(variables) if _tells(name)}, mask),
         hosts=hosts or os.uname().nodename,
     )
 

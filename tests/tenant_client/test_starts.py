@@ -6,6 +6,7 @@ import subprocess
 import sys
 import venv
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from tenant_client.advice.changes import changes
 from tenant_client.advice.own_runs import Run
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal
-from tenant_client.records.starts import Started, masked_variables, masked_words
+from tenant_client.records.masking import digest, masked_variables, masked_words
+from tenant_client.records.starts import Started
 
-KEY = b"k" * 32
+SECRET = "--api-key=hf_abc"
+MASK = partial(digest, key=b"k" * 32)
 PROGRAM = str(Path(sys.executable).parent / "pharoah-tenant")
 
 
@@ -41,23 +44,37 @@ def starts(home: Path) -> dict[str, Started]:
         (("train.py", "--lr", "3"), ("train.py", "--lr", "3")),
         (("train.py", "--wandb-key", "s3cret", "--lr=3"), ("train.py", "--wandb-key", None, "--lr=3")),
         (("train.py", "--api_token=s3cret"), ("train.py", None)),
+        (("train.py", "--header=Authorization: Bearer s3cret"), ("train.py", None)),
+        (("train.py", "--tokenizer=gpt2"), ("train.py", "--tokenizer=gpt2")),
         (("train.py", "s3://who:s3cret@bucket/x"), ("train.py", None)),
     ],
 )
 def test_no_secret_of_a_command_is_kept(words: tuple[str, ...], kept: tuple[str | None, ...]) -> None:
-    masked = masked_words(words, KEY)
+    masked = masked_words(words, MASK)
     assert "s3cret" not in " ".join(masked)
     assert [one for one, wanted in zip(masked, kept, strict=True) if wanted] == [one for one in kept if one]
-    assert masked == masked_words(words, KEY)
-    assert masked_words(words, b"o" * 32) == masked or None in kept
+    assert masked == masked_words(words, MASK)
+    assert masked_words(words, partial(digest, key=b"o" * 32)) == masked or None in kept
 
 
-def test_no_secret_of_the_environment_is_kept_and_a_changed_one_shows() -> None:
-    variables = {"HF_TOKEN": "hf_abc", "NCCL_DEBUG": "INFO", "DB": "postgres://u:pw@h/d", "AWS_SECRET_ACCESS_KEY": "x"}
-    masked = masked_variables(variables, KEY)
-    assert masked["NCCL_DEBUG"] == "INFO"
-    assert not {"hf_abc", "postgres://u:pw@h/d", "x"} & set(masked.values())
-    assert masked["HF_TOKEN"] != masked_variables({"HF_TOKEN": "hf_abd"}, KEY)["HF_TOKEN"]
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "MYSQL_PWD", "SENTRY_DSN", "GITHUB_PAT", "SLURM_JWT"),
+        *("SLACK_WEBHOOK", "AZURE_STORAGE_CONNECTION_STRING", "DB", "OUR_OWN", "TORCH_HUB_AUTH"),
+    ],
+)
+def test_no_secret_of_the_environment_is_kept_and_a_changed_one_shows(name: str) -> None:
+    one, other = (masked_variables({name: value}, MASK)[name] for value in ("s3cret-a", "s3cret-b"))
+    assert "s3cret" not in one + other
+    assert one != other
+
+
+def test_settings_are_kept_as_they_are_unless_they_hold_a_login() -> None:
+    variables = {"NCCL_DEBUG": "INFO", "RANK": "3", "PATH": "/bin", "NCCL_PLUGIN": "https://u:pw@host/x"}
+    masked = masked_variables(variables, MASK)
+    assert {name: masked[name] for name in ("NCCL_DEBUG", "RANK", "PATH")} == dict(list(variables.items())[:3])
+    assert "pw" not in masked["NCCL_PLUGIN"]
 
 
 def test_a_start_is_journalled_with_code_packages_and_environment(tmp_path: Path) -> None:
@@ -71,17 +88,39 @@ def test_a_start_is_journalled_with_code_packages_and_environment(tmp_path: Path
     site = next((tmp_path / "env").glob("lib/python3*/site-packages"))
     (site / "Some_Lib-1.5.dist-info").mkdir()
     python = str(tmp_path / "env" / "bin" / "python")
-    ran(home, "worked", python, "train.py", "--lr", "3", cwd=code, NCCL_DEBUG="INFO", HF_TOKEN="hf_abc")
+    ran(
+        home,
+        "worked",
+        python,
+        "train.py",
+        "--lr",
+        "3",
+        "--api-key=hf_abc",
+        cwd=code,
+        NCCL_DEBUG="INFO",
+        HF_TOKEN="hf_abc",
+    )
     (site / "Some_Lib-1.5.dist-info").rename(site / "Some_Lib-1.6.dist-info")
     (code / "train.py").write_text("raise KeyError('x')\n")
-    ran(home, "failed", python, "train.py", "--lr", "4", cwd=code, NCCL_DEBUG="WARN", HF_TOKEN="hf_abd")
+    ran(
+        home,
+        "failed",
+        python,
+        "train.py",
+        "--lr",
+        "4",
+        "--api-key=hf_abc",
+        cwd=code,
+        NCCL_DEBUG="WARN",
+        HF_TOKEN="hf_abd",
+    )
 
     found = starts(home)
-    assert found["worked"].command == (python, "train.py", "--lr", "3")
+    assert found["worked"].command[:4] == (python, "train.py", "--lr", "3")
     assert found["worked"].packages["some-lib"] == "1.5"
     assert (len(found["worked"].commit), found["worked"].dirty) == (40, {})
     assert list(found["failed"].dirty) == ["train.py"]
-    assert b"hf_abc" not in (home / "tenant.db").read_bytes()
+    assert not [file for file in home.rglob("*") if file.is_file() and b"hf_abc" in file.read_bytes()]
 
     shown = subprocess.run(
         (PROGRAM, "changes", "--home", str(home), "failed", "--json"), capture_output=True, check=False, text=True
