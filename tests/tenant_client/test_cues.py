@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.toml_tables import BadTable
 from federation.runtime.reading import CappedReader, ReadLimits
-from tenant_client.sources.cues import Level, level_of, match_exception, match_line, parse, table
+from tenant_client.sources.cues import SECTIONS, Level, level_of, match_exception, match_line, parse, table
 from tenant_client.sources.reasons import REASONS
 from tenant_client.sources.scanning import Scanner, gate_of
 from tenant_client.sources.xid import XIDS, parse as parse_xids
@@ -19,7 +19,7 @@ from tenant_client.sources.xid import XIDS, parse as parse_xids
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG = ROOT.parent / "shared" / "data" / "xid" / "xid_catalog.json"
 TABLE = (ROOT / "tenant_client" / "sources" / "cues.toml").read_text(encoding="utf-8")
-LINE_SECTIONS = ("kernel", "nccl", "job")
+LINE_SECTIONS = tuple(name for name in SECTIONS if name != "exception")
 
 
 def test_every_reason_has_a_cue_for_a_root_or_is_a_symptom_by_nature() -> None:
