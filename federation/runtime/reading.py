@@ -196,9 +196,21 @@ def _forms() -> dict[str, tuple[tuple[re.Pattern[bytes], str], ...]]:
 
 
 def is_text(head: bytes) -> bool:
-    """Whether this is text: few control bytes, apart from runs of zeros as network file systems leave them."""
+    """Whether this is text: few control bytes, apart from runs of zeros as network file systems leave them.
+
+    UTF-8 may have more of them than other bytes: names that are made to write on a terminal are text, too.
+    """
     odd = sum(head.count(bytes([code])) for code in (*range(1, 9), *range(14, 27), *range(28, 32), 127))
-    return bool(head.strip(b"\0")) and odd * 50 < len(head) and head.count(0) * 2 < len(head) and not _is_known(head)
+    few = odd * (8 if _is_utf8(head) else 50) < len(head)
+    return bool(head.strip(b"\0")) and few and head.count(0) * 2 < len(head) and not _is_known(head)
+
+
+def _is_utf8(head: bytes) -> bool:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)  # its last character may be cut
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _is_known(head: bytes) -> bool:

@@ -53,6 +53,14 @@ def test_the_module_of_a_frame_tells_a_checkpoint_from_a_dictionary() -> None:
     assert (inside.reason, outside.reason) == ("model_loading_error", "key_error")
 
 
+@pytest.mark.parametrize("last", ["IndexError: pop from empty list", "KeyError: 209", "UnicodeDecodeError: 'utf-8' …"])
+def test_whatever_a_damaged_pickle_fails_with_is_told_as_its_damage(last: str) -> None:
+    cue = match_exception(last, ("train.py:main", "torch/serialization.py:load", "torch/_weights_only_unpickler.py:load"))
+    assert cue is not None
+    assert cue.reason == "model_loading_error"
+    assert "damaged" in cue.advice
+
+
 def test_levels_order_hardware_before_network_before_programs() -> None:
     assert level_of("nvlink_error") < level_of("cuda_error") < level_of("network_error") < level_of("key_error")
     assert level_of("unknown") is Level.PROGRAM

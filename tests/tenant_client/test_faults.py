@@ -102,9 +102,9 @@ def test_the_kernel_kills_for_memory(tmp_path: Path) -> None:
 @tried_again_without_gloo
 def test_a_hang_in_a_collective(tmp_path: Path) -> None:
     options = ("--hang-floor-s", 1.0, "--hang-factor", 5.0)
-    done, attempt = watched(tmp_path, "hang", *options, env={"GLOO_TIMEOUT_S": "4"})
+    done, attempt = watched(tmp_path, "hang", *options, env={"GLOO_TIMEOUT_S": "12"})
     assert done.code == 1
-    assert kinds(attempt) == {"hang"}
+    assert "hang" in kinds(attempt) <= {"hang", "non_communication_hang"}
     assert "hang: " in done.stderr
     assert attempt.cause.reason in ("unknown", "collective_timeout")
 
