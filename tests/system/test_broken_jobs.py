@@ -149,7 +149,7 @@ def _run(one: Broken, folder: Path, group: Path | None, port: int) -> Told:
     launch += ["--master-addr=127.0.0.1", f"--master-port={port}"] if port else ["--standalone"]
     job: list[object] = [*launch, JOBS / "broken.py", one.fault, folder]
     if one.fault == "hang_limit":
-        job = ["timeout", "45", *job]
+        job = ["timeout", "90", *job]
     into = f'echo $$ > {group}/cgroup.procs; exec "$@"'
     job = ["sh", "-c", into, "sh", *job] if group else job
     home = folder / "home"
