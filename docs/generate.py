@@ -140,6 +140,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant sent": owner_view.Sent,
     "pharoah-tenant sent --round": owner.SentParts,
     "pharoah-tenant confirm test": confirm.Confirmed,
+    "pharoah-tenant confirm determinism": confirm.Determinism,
     "pharoah-tenant confirm learn": confirm.Learnt,
     "pharoah-tenant confirm pairs": confirm.PairsObject,
     "pharoah-trustee init": trustee.cli.Card,

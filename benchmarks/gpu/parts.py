@@ -32,6 +32,7 @@ PARTS = (
     Part("card", "card:describe", needs_card=False),
     Part("readers", "readers:read"),
     Part("confirm", "speed:confirm", limit_s=150.0),
+    Part("determinism", "determinism:replay", limit_s=60.0),
     Part("hook-eager", "overhead:measure", ("eager",), 90.0, needs_card=False),
     Part("hook-graphs", "overhead:measure", ("graphs",), 60.0),
     Part("hook-compiled", "overhead:measure", ("compiled",), 120.0),

@@ -4,7 +4,7 @@ The second run starts a moment later, so that a burst of load from other program
 Wrong results need no comparison and no second run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,9 +111,9 @@ def _lenient(
     return judgement.verdict, judgement.reason
 
 
-def overall(findings: list[BenchmarkFinding]) -> CheckVerdict:
-    """MISMATCH if any finding is, else WARNING if any is, else OK if all are, else UNKNOWN."""
-    said = {one.verdict for one in findings}
+def overall(verdicts: Iterable[CheckVerdict]) -> CheckVerdict:
+    """MISMATCH if any verdict is, else WARNING if any is, else OK if all are, else UNKNOWN."""
+    said = set(verdicts)
     for verdict in (CheckVerdict.MISMATCH, CheckVerdict.WARNING, CheckVerdict.UNKNOWN):
         if verdict in said:
             return verdict

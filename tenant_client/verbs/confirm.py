@@ -1,7 +1,7 @@
-"""Verbs that test suspected hardware: `confirm [SUSPICION]`, `confirm learn`, `confirm answer`, `confirm pairs`.
+"""Verbs that test suspected hardware: `confirm [SUSPICION]`, `confirm determinism`, `learn`, `answer`, `pairs`.
 
-- Exit codes: 0 as fast as healthy machines, 1 warning, 2 confirmed slow or wrong, 3 unknown.
-- Every run is kept in the home, as a baseline for later runs. Without a baseline the answer is unknown.
+- Exit codes: 0 as fast as healthy machines, or the same results, 1 warning, 2 confirmed slow or wrong, 3 unknown.
+- Every run of a benchmark is kept in the home, as a baseline for later runs. Without one the answer is unknown.
 """
 
 import time
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from federation.protocol.service_messages import Hint
     from tenant_client.confirm.assess import BenchmarkFinding
     from tenant_client.confirm.criteria import Criterion, SampleJudgement
+    from tenant_client.confirm.determinism import DeviceFinding
     from tenant_client.confirm.kept import CriteriaFile
     from tenant_client.confirm.machine import Target
     from tenant_client.confirm.sample import Sample
@@ -145,7 +146,7 @@ def confirm(
         suspected = suspicion or (about.suspicion if about else Suspicion.UNCLEAR)
         chosen = _chosen(suspected, about.probability if about and risk is None else risk or 1.0, target)
         findings = [_test(tested, target, seconds, home, known) for tested in chosen]
-    verdict = assess.overall(findings)
+    verdict = assess.overall(finding.verdict for finding in findings)
     if as_json:
         rows = [_plain(finding) for finding in findings]
         confirmed: Confirmed = {"version": 1, "verdict": verdict.name.lower(), "findings": rows}
@@ -205,6 +206,99 @@ def answer(
     with failing():
         served = pair.serve(listen, seconds)
     show(f"answered {served} partner(s)")
+
+
+WRONG_ADVICE = {
+    CheckVerdict.OK: "no action; to find a fault that comes rarely, test longer (--seconds), and while a job heats it",
+    CheckVerdict.WARNING: "test more devices of the kind: pass what other machines say with --json",
+    CheckVerdict.MISMATCH: "use no results of what is confirmed: go back to a checkpoint from before, and report it",
+    CheckVerdict.UNKNOWN: "no verdict on what could not be tested; `--device cpu` tests the processors alone",
+}
+
+
+class DeviceObject(TypedDict):
+    """What a device computed, as digests by stage, and the verdict on it; `stage` is the first that differs, or "".
+
+    `differs` is that stage if the device differs from itself: then `runs` is the number of the run that did.
+    `problem` says why a device could not be tested.
+    """
+
+    machine: str
+    device: str
+    kind: str
+    runs: int
+    stages: dict[str, str]
+    differs: str
+    problem: str
+    verdict: str
+    reason: str
+    stage: str
+
+
+class Determinism(TypedDict):
+    """The verdict over all devices: ok, warning, mismatch or unknown."""
+
+    version: int
+    verdict: str
+    devices: list[DeviceObject]
+
+
+@app.command(cls=AskingVerb)
+def determinism(
+    others: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            click_type=InputFile(), help="What other machines said with --json, to compare with.", show_default=False
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu or cuda:N; by default all GPUs, else all processors.", show_default=False)
+    ] = "",
+    seconds: Annotated[
+        float, typer.Option(min=0, help="Seconds that all devices compute, side by side; 0 compares the files alone.")
+    ] = 10.0,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Find devices with wrong results: the same steps from one seed, again and again, compared bit by bit.
+
+    A job may run beside it. Exit code 0: equal results. 1: devices differ, no majority. 2: one is wrong. 3: unknown.
+    """
+    from tenant_client.confirm import assess, determinism as tests
+
+    with failing(CheckVerdict.UNKNOWN):
+        known = tests.read(others or [])
+        findings = tests.judge([*known, *(tests.replays(tests.devices(device), seconds) if seconds else [])])
+    verdict = assess.overall(finding.verdict for finding in findings)
+    if as_json:
+        result: Determinism = {
+            "version": tests.VERSION,
+            "verdict": verdict.name.lower(),
+            "devices": [_device(finding) for finding in findings],
+        }
+        show_json(result)
+    else:
+        for finding in findings:
+            word = "confirmed" if finding.verdict is CheckVerdict.MISMATCH else finding.verdict.name.lower()
+            show(f"{finding.of.machine} {finding.of.device}: {word}: {finding.reason}")
+        show(WRONG_ADVICE[verdict])
+    raise typer.Exit(int(verdict))
+
+
+def _device(finding: "DeviceFinding") -> DeviceObject:
+    one = finding.of
+    return {
+        "machine": one.machine,
+        "device": one.device,
+        "kind": one.kind,
+        "runs": one.runs,
+        "stages": one.stages,
+        "differs": one.differs,
+        "problem": one.problem,
+        "verdict": finding.verdict.name.lower(),
+        "reason": finding.reason,
+        "stage": finding.stage,
+    }
 
 
 class BadNodeObject(TypedDict):

@@ -505,8 +505,8 @@ def test_without_a_criterion_nothing_is_said() -> None:
 
 
 def test_the_gravest_finding_counts() -> None:
-    ok, slow, unknown = (assessed(measuring(*levels)) for levels in ((100.0,), (70.0, 70.0), (100.0,)))
-    nothing = assess(Suspicion.MEMORY, "test", measuring(100.0), lambda _: (None, "own"))
+    ok, slow, unknown = (assessed(measuring(*levels)).verdict for levels in ((100.0,), (70.0, 70.0), (100.0,)))
+    nothing = assess(Suspicion.MEMORY, "test", measuring(100.0), lambda _: (None, "own")).verdict
     assert overall([ok, unknown]) is CheckVerdict.OK
     assert overall([ok, nothing]) is CheckVerdict.UNKNOWN
     assert overall([ok, nothing, slow]) is CheckVerdict.MISMATCH
