@@ -41,7 +41,7 @@ _MOST_LOOKED_AT = 20_000  # lines after a failure; then only those with a word
 _MOST_WARNINGS = 64
 _BELOW = 20  # lines below an exception in which its message may go on
 DISK_FULL = "disk_full"
-CANCELLED = "cancelled"
+CANCELLED, ABORTED = "cancelled", "aborted"
 CONNECTION = "connection_error"
 SEGFAULT = "segmentation_fault"
 DEVICE_LOST = "device_lost"
@@ -401,7 +401,7 @@ def _is_failure(seen: Evidence) -> bool:
 
 def _tells(seen: Evidence) -> bool:
     """Whether weak evidence beside this would say less: it is a root, or what survivors say of a lost rank or link."""
-    failed = seen.reason not in (UNKNOWN, CANCELLED)
+    failed = seen.reason not in (UNKNOWN, CANCELLED, ABORTED)
     return failed and (seen.role is Role.ROOT or (seen.role is Role.SYMPTOM and not REASONS[seen.reason].counted))
 
 
