@@ -69,6 +69,7 @@ _HEAD = 16 << 10
 _FEW = 8
 _HINTS = 5
 _MOST_FILES = 100_000
+_MOST_LOCAL = 8  # ranks of most hosts
 _IS_PACKED = re.compile(r"\bunpack")
 _BESIDE_SLEEP = 100  # lines
 _LESSON = "lessons"
@@ -334,8 +335,10 @@ def _left(seen: Sequence[Evidence]) -> Iterator[Evidence]:
 
 
 def _of_another(symptom: Evidence, abort: Evidence | None) -> bool:
-    """Whether it is of another rank than the one that aborted first."""
-    return abort is not None and None not in (symptom.rank, abort.rank) and symptom.rank != abort.rank
+    """Whether it is of another rank than the one that aborted first, whose local rank alone is known without a host."""
+    if abort is None or symptom.rank is None or abort.rank is None:
+        return False
+    return symptom.rank != abort.rank and bool(abort.host or symptom.rank < _MOST_LOCAL)
 
 
 def _may_name(symptom: Evidence) -> bool:

@@ -12,7 +12,7 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -41,9 +41,10 @@ _MOST_LOOKED_AT = 20_000  # lines after a failure; then only those with a word
 _MOST_WARNINGS = 64
 _BELOW = 20  # lines below an exception in which its message may go on
 DISK_FULL = "disk_full"
-CANCELLED = "cancelled"
+CANCELLED, ABORTED = "cancelled", "aborted"
 CONNECTION = "connection_error"
 SEGFAULT = "segmentation_fault"
+DEVICE_LOST = "device_lost"
 GENERAL = "runtime_error"
 _OWN_CRASH = re.compile(r"Caught signal|SIGSEGV received|Fatal Python error")
 _WRAPPED = re.compile(r"(?<=[\s(])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception))(?:: |\(['\"])")
@@ -175,6 +176,7 @@ class _Job:
         self._keep_caught()
         if not self._failures():
             self._kept = {**self._kept, **self._earlier}
+        self._warned.extend(_lasting(self._earlier.values()))
         if not any(seen.role is Role.ROOT and seen.reason != CANCELLED for seen in self._kept.values()):
             self._keep_last_words()
         failed = [seen for seen in self._kept.values() if seen.role is Role.ROOT]
@@ -377,6 +379,13 @@ class _Job:
         self._caught.clear()
 
 
+def _lasting(earlier: Iterable[Evidence]) -> Iterator[tuple[re.Pattern[str], Evidence]]:
+    """What an attempt before lost for good, as a warning: the next one may find it missing."""
+    explains = next(cue.explains for cue in table().sections["warning"] if cue.reason == DEVICE_LOST)
+    if explains:
+        yield from ((explains, seen) for seen in earlier if seen.reason == DEVICE_LOST and seen.role is Role.ROOT)
+
+
 def _kind(seen: Evidence) -> tuple[str, str]:
     return seen.reason, _masked(seen.text)
 
@@ -392,7 +401,7 @@ def _is_failure(seen: Evidence) -> bool:
 
 def _tells(seen: Evidence) -> bool:
     """Whether weak evidence beside this would say less: it is a root, or what survivors say of a lost rank or link."""
-    failed = seen.reason not in (UNKNOWN, CANCELLED)
+    failed = seen.reason not in (UNKNOWN, CANCELLED, ABORTED)
     return failed and (seen.role is Role.ROOT or (seen.role is Role.SYMPTOM and not REASONS[seen.reason].counted))
 
 

@@ -22,7 +22,7 @@ _NAN_LOSSES = 2
 # What launchers, containers and notebooks put before a line.
 _BEFORE = re.compile(
     r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\[[\w.-]{1,40}[:,]\d{1,4}\](?:<std\w+>:)? ?|\[\d{1,6}\]<std\w+>: ?"
-    r"|\s*\"message\": \"|\([^()]{1,80}\) "
+    r"|\s*\"message\": \"|ErrorMessage \"|\([^()]{1,80}\) "
     r"|[a-z][a-z0-9.-]{0,60}\d[a-z0-9.-]{0,20}: |\[?\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\]?[: ]+"
     r"|\[?(?:E|ERROR|CRITICAL|FATAL)\b\]?[: ]+(?:\d\d-\d\d [\d:]{8} \[[\w./]+:\d+\] )?)+",
     re.ASCII,
