@@ -4,13 +4,14 @@ Discrete Gaussian (the default; Canonne, Kamath & Steinke 2020). Counts are mult
 before noise is added, and every share has 1/k of the variance, k = `Plan.noise_shares`. A sum of discrete Gaussians is
 not quite a discrete Gaussian; without the scaling many small shares would give no privacy at all, with it the distance
 is negligible (Kairouz, Liu & Steinke 2021, Theorem 1; `federation.protocol.privacy_cost` evaluates the bound for each
-plan). Drawn by OpenDP's exact sampler from the system's generator; large tables by `crypto.fast_gaussian`, each draw
-within 2^-110 of the same law in total variation, from a ChaCha20 stream under a fresh key of the system's generator.
+plan). Drawn by `crypto.discrete_gaussian`, each draw within 2^-110 of its law in total variation.
 
 Discrete Laplace. Infinitely divisible: the difference of two negative-binomial NB(1/k, p) draws, p = exp(-1/b), summed
-over k shares, is exactly the discrete Laplace law of scale b (Kotz, Kozubowski & Podgórski 2001, §2.4.2 in continuous
-form). No scaling is needed. Drawn by inversion of a table of 128-bit cumulative probabilities: each draw is within
-2^-108 of the exact law in total variation.
+over k shares, is exactly the discrete Laplace law of scale b. No scaling is needed. Drawn by `crypto.polya`, each draw
+within 2^-108 of its law.
+
+Both invert tables with a ChaCha20 stream under a fresh key of the system's generator. Making the tables is the work of
+an answer: `table_entries` says how much it is before anything is charged.
 
 How many answer is known only afterwards. So where a plan has `noise_layers`, a share comes in parts of unequal size,
 each under masks of its own, and only those are opened that attendance needs (`federation.protocol.attendance`).
@@ -24,19 +25,16 @@ weighted sum of the weeks so far under this week's noise (`crypto.continual_coun
 
 import math
 import os
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Sequence
-from decimal import Decimal, localcontext
+from collections.abc import Sequence
 from fractions import Fraction
-from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto import fast_gaussian
+from crypto import discrete_gaussian, polya
 from crypto.continual_counting import combine
+from crypto.inversion import chacha20
 from crypto.masking import Words
 from federation.protocol.life_table import Floats
 from federation.protocol.plan import Marginal, Mechanism, Plan
@@ -44,10 +42,7 @@ from federation.protocol.plan import Marginal, Mechanism, Plan
 Integers = NDArray[np.int64]
 
 SCALE_BITS = {Mechanism.DISCRETE_GAUSSIAN: 8, Mechanism.DISCRETE_LAPLACE: 0}
-FAST_FROM_CELLS = 2**15  # from here on the largest table is made in less time than OpenDP needs for the draws
-FEW_CELLS, CELLS_TO_SCALE = 2**9, 4  # so it is for smaller tables, whose size and time grow with the scale
-_TABLE_BITS = 128
-_NEGLIGIBLE = Decimal(2) ** -130
+MOST_TABLE_ENTRIES = 2**23  # about 20 s of work
 
 
 class NoiseSampler(Protocol):
@@ -63,64 +58,32 @@ class NoiseSampler(Protocol):
 class SystemSampler:
     """Samplers over the operating system's generator; each draw is within 2^-108 of its law, if not exact."""
 
-    def __init__(self) -> None:
-        self._asked: Counter[float] = Counter()
-
     def gaussian(self, scale: float, size: int) -> Integers:
-        """OpenDP's exact sampler, about 10 µs per draw; the fast one, within 2^-110 of its law, once draws are many.
-
-        Many are as many, at this scale so far, as OpenDP needs longer for than a table takes to make.
-        """
-        self._asked[scale] += size
-        many = min(FAST_FROM_CELLS, max(FEW_CELLS, CELLS_TO_SCALE * scale))
-        if self._asked[scale] >= many and fast_gaussian.covers(scale):
-            return fast_gaussian.draw(fast_gaussian.table(scale), size, fast_gaussian.chacha20(os.urandom(32)))
-        return opendp_gaussian(scale, size)
+        """From a table; where that would be too large, by rejection, which no plan of ours needs."""
+        if discrete_gaussian.covers(scale):
+            return discrete_gaussian.draw(discrete_gaussian.table(scale), size, chacha20(os.urandom(32)))
+        return discrete_gaussian.drawn_by_rejection(scale, size)
 
     def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         """Difference of two negative-binomial draws per element."""
-        return polya_difference(scale, shares, size, os.urandom)
+        return polya.shares(scale, 1 / Fraction(shares), size, chacha20(os.urandom(32)))
 
 
-def opendp_gaussian(scale: float, size: int) -> Integers:
-    """The reference: `size` draws by OpenDP's exact sampler."""
-    return np.array(_opendp_gaussian(scale)(np.zeros(size, np.int64)), np.int64)
+def table_entries(plan: Plan) -> int:
+    """Entries of the tables that an answer to `plan` draws from, each about 2 µs of work; draws by rejection as 50."""
+    of_scale = {
+        (marginal.noise_scale, part): _entries(plan, marginal, part, table.events.size)
+        for marginal, table in zip(plan.marginals, plan.tables, strict=True)
+        for part in plan.shares.parts
+    }
+    return sum(of_scale.values())
 
 
-@lru_cache(maxsize=64)
-def _opendp_gaussian(scale: float) -> Callable[[Integers], list[int]]:
-    import opendp.prelude as dp
-
-    dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T="f64")
-    measurement: Callable[[Integers], list[int]] = space >> dp.m.then_gaussian(scale=scale)
-    return measurement
-
-
-def polya_difference(scale: float, shares: Fraction | int, size: int, random_bytes: Callable[[int], bytes]) -> Integers:
-    """`size` draws of NB(1/shares, p) - NB(1/shares, p) with p = exp(-1/scale), from 128 random bits each."""
-    table = _negative_binomial_table(scale, shares)
-    width = _TABLE_BITS // 8
-    stream = random_bytes(2 * size * width)
-    words = (int.from_bytes(stream[at : at + width], "little") for at in range(0, len(stream), width))
-    draws = [bisect_right(table, word) for word in words]
-    return np.array(draws[:size], np.int64) - np.array(draws[size:], np.int64)
-
-
-@lru_cache(maxsize=64)
-def _negative_binomial_table(scale: float, shares: Fraction | int) -> list[int]:
-    """Cumulative probabilities of NB(1/shares, exp(-1/scale)) times 2^128, until the tail is below 2^-130."""
-    with localcontext() as context:
-        context.prec = 60
-        success = (Decimal(-1) / Decimal(scale)).exp()
-        size = Decimal(shares.denominator) / Decimal(shares.numerator)
-        mass, total, count, table = (1 - success) ** size, Decimal(0), 0, []
-        while 1 - total > _NEGLIGIBLE and (count == 0 or mass > _NEGLIGIBLE * (1 - success)):
-            total += mass
-            table.append(int(total * (1 << _TABLE_BITS)))
-            mass *= success * (size + count) / (count + 1)
-            count += 1
-    return table
+def _entries(plan: Plan, marginal: Marginal, part: Fraction, cells: int) -> int:
+    if plan.mechanism is Mechanism.DISCRETE_LAPLACE:
+        return math.ceil(90 * marginal.noise_scale)
+    scale = gaussian_scale(plan, marginal, part)
+    return discrete_gaussian.reach(scale) if discrete_gaussian.covers(scale) else 50 * cells
 
 
 def contribution(plan: Plan, counts: Sequence[Integers], sampler: NoiseSampler) -> Words:

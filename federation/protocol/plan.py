@@ -38,8 +38,7 @@ class Mechanism(StrEnum):
     DISCRETE_LAPLACE = "discrete_laplace"
 
 
-# Beyond these the samplers stop being exact: OpenDP's saturates at 64 bits, and the table of
-# `federation.protocol.noise` takes seconds, later for ever. A plan with a huge scale would look cheap and hide nothing.
+# A plan with a larger scale would hide everything, and cost a tenant more work than its answer is worth.
 LARGEST_NOISE_SCALE = {Mechanism.DISCRETE_GAUSSIAN: 2.0**32, Mechanism.DISCRETE_LAPLACE: 2.0**12}
 
 

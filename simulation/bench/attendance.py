@@ -21,12 +21,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto import continual_counting
+from crypto import continual_counting, polya
 from crypto.ids import RoundId
+from crypto.inversion import chacha20
 from crypto.masking import Words, add_words
 from federation.protocol import life_table, noise
 from federation.protocol.attendance import Shares
-from federation.protocol.noise import Integers, NoiseSampler, polya_difference
+from federation.protocol.noise import Integers, NoiseSampler
 from federation.protocol.plan import HOURS_PER_WEEK, Plan
 from provider_server.fleet.leases import Slices, expose
 from provider_server.learning.findings import learn
@@ -128,7 +129,7 @@ class InsecureRepeatable:
 
     def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         """As the product's."""
-        return polya_difference(scale, shares, size, self._rng.bytes)
+        return polya.shares(scale, 1 / Fraction(shares), size, chacha20(self._rng.bytes(32)))
 
 
 def found(engine: Engine, clouds: int, *, quick: bool) -> Iterator[tuple[float, learning.Judged]]:

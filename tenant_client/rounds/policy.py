@@ -97,6 +97,14 @@ def _noise(at: _Question) -> str:
     return "" if as_said else f"it says epsilon {at.plan.epsilon:.9g} and its noise gives {cost:.9g}"
 
 
+def _work(at: _Question) -> str:
+    from federation.protocol.noise import MOST_TABLE_ENTRIES, table_entries
+
+    asked = table_entries(at.plan)
+    fits = asked <= MOST_TABLE_ENTRIES
+    return "" if fits else f"its noise takes tables of {asked} entries, at most {MOST_TABLE_ENTRIES} are made"
+
+
 def _epsilon(at: _Question) -> str:
     asked, allowed = at.plan.epsilon, at.policy.epsilon_per_job_week
     return "" if asked <= allowed * _SLACK else f"epsilon {asked:.9g} is above the policy's {allowed:.9g}"
@@ -182,6 +190,7 @@ _LENIENT = "the provider must change the plan; relax policy.toml only if the own
 # Each rule returns the objection to a plan, "" for none; beside it, the hint. Rules apply in this order.
 _RULES: Sequence[tuple[Callable[[_Question], str], str]] = (
     (_noise, "the provider must raise the noise scales"),
+    (_work, "the provider must lower the noise scales, or count fewer tables"),
     (_epsilon, _LENIENT),
     (_delta, _LENIENT),
     (_rare_rows, "the provider must merge rows of too few tenants into coarser ones"),

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto import fast_gaussian
+from crypto import discrete_gaussian, polya
 from crypto.ids import Digest, RoundId
+from crypto.inversion import chacha20
 from crypto.masking import MaskKey, Words, add_words
 from federation.protocol.life_table import Floats
 from federation.protocol.noise import (
@@ -16,7 +17,6 @@ from federation.protocol.noise import (
     SystemSampler,
     from_ring,
     noise_share,
-    polya_difference,
     to_ring,
 )
 from federation.protocol.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
@@ -85,10 +85,10 @@ class InsecureSeeded:
 
     def gaussian(self, scale: float, size: int) -> Integers:
         """As `SystemSampler`; where it has no table, a rounded Gaussian, whose law is the same to 1e-4 of a step."""
-        if fast_gaussian.covers(scale):
-            return fast_gaussian.draw(fast_gaussian.table(scale), size, fast_gaussian.chacha20(self._rng.bytes(32)))
+        if discrete_gaussian.covers(scale):
+            return discrete_gaussian.draw(discrete_gaussian.table(scale), size, chacha20(self._rng.bytes(32)))
         return np.rint(self._rng.normal(0.0, scale, size)).astype(np.int64)
 
     def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         """As `SystemSampler`."""
-        return polya_difference(scale, shares, size, self._rng.bytes)
+        return polya.shares(scale, 1 / Fraction(shares), size, chacha20(self._rng.bytes(32)))

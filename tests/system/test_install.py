@@ -29,7 +29,6 @@ EXTRAS_ONLY = {
     "jinja2",
     "lifelines",
     "matplotlib",
-    "opendp",
     "pandas",
     "polars",
     "rbcl",

@@ -1,4 +1,4 @@
-"""The fast sampler's law is OpenDP's: its tables to the last bit that is claimed, its draws by tests that can fail.
+"""The sampler's law is OpenDP's: its tables to the last bit that is claimed, its draws by tests that can fail.
 
 Tables are compared with the exact law in intervals of integers, which share no step with the code under test. Draws,
 and OpenDP's, are compared with the exact law by counts per bin (`tests/support/chances.py`) and by Kolmogorov's test
@@ -19,33 +19,26 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import binom, norm
 
-from crypto import fast_gaussian
-from crypto.fast_gaussian import (
+from crypto import discrete_gaussian
+from crypto.discrete_gaussian import (
     LARGEST_SCALE,
     SMALLEST_SCALE,
-    GaussianTable,
-    Keystream,
     chacha20,
     covers,
     draw,
+    drawn_by_rejection,
     table,
     total_variation,
 )
-from federation.protocol import noise
+from crypto.inversion import Integers, Keystream, Table
 from federation.protocol.life_table import Floats
-from federation.protocol.noise import (
-    CELLS_TO_SCALE,
-    FAST_FROM_CELLS,
-    FEW_CELLS,
-    Integers,
-    SystemSampler,
-    from_ring,
-    noise_share,
-)
+from federation.protocol.noise import SystemSampler, from_ring, noise_share
 from tests.support.chances import RARE, fits, missed
+from tests.support.opendp import opendp_gaussian
 from tests.support.plans import cells_plan
 
-CELLS, OPENDP_CELLS = 1_000_000, 30_000
+CELLS, FEWER_CELLS = 1_000_000, 30_000
+SHARED_CELLS = 2**15
 SCALE = 20.0
 SAMPLER = SystemSampler()
 INSECURE_KEY = bytes(range(32))
@@ -92,7 +85,7 @@ def rounded(value: Fraction, side: int) -> Fraction:
     return Fraction(whole // value.denominator if side < 0 else -(-whole // value.denominator), 1 << 350)
 
 
-def entries(law: GaussianTable) -> list[int]:
+def entries(law: Table) -> list[int]:
     return [(int(high) << 64) + int(low) for high, low in zip(law.high, law.low, strict=True)]
 
 
@@ -144,7 +137,7 @@ def test_the_bound_holds_up_to_the_largest_scale() -> None:
     law = table(LARGEST_SCALE)
     assert total_variation(LARGEST_SCALE) == (len(law.high) + 1) * UNIT < Fraction(1, 2**110)
     support = np.arange(-len(law.high), len(law.high) + 1)
-    cumulative = np.cumsum(discrete_gaussian(LARGEST_SCALE, len(law.high)))
+    cumulative = np.cumsum(gaussian_law(LARGEST_SCALE, len(law.high)))
     middle = len(support) // 2
     stated = law.high / 2**63
     assert np.abs(stated - (cumulative[middle:-1] - (1 - cumulative[middle:-1]))).max() < 1e-12
@@ -156,7 +149,7 @@ def test_the_bound_holds_up_to_the_largest_scale() -> None:
 # ---- tests that a sample goes through --------------------------------------------------------------------------------
 
 
-def discrete_gaussian(scale: float, reach: int) -> Floats:
+def gaussian_law(scale: float, reach: int) -> Floats:
     mass = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * scale**2))
     law: Floats = mass / mass.sum()
     return law
@@ -178,7 +171,7 @@ def reach(scale: float) -> int:
 
 
 def right_law(scale: float) -> Floats:
-    return discrete_gaussian(scale, reach(scale))
+    return gaussian_law(scale, reach(scale))
 
 
 def in_bins(law: Floats, scale: float) -> Floats:
@@ -212,7 +205,7 @@ def missed_by_kolmogorov(size: int, law: Floats, true: Floats) -> float:
 
 @cache
 def opendp_sample(scale: float) -> Integers:
-    return noise.opendp_gaussian(scale, OPENDP_CELLS)
+    return opendp_gaussian(scale, FEWER_CELLS)
 
 
 # ---- draws -----------------------------------------------------------------------------------------------------------
@@ -246,7 +239,7 @@ def some_always_plus(scale: float) -> Integers:
 
 
 def scaled(factor: float) -> Floats:
-    return discrete_gaussian(factor * SCALE, reach(SCALE))
+    return gaussian_law(factor * SCALE, reach(SCALE))
 
 
 def truncated() -> Floats:
@@ -287,15 +280,15 @@ def test_cells_and_calls_are_independent() -> None:
 
 def test_the_sum_of_shares_has_the_noise_of_the_plan_and_a_missing_share_shows() -> None:
     shares, scale = 3, 3.0
-    plan = cells_plan(FAST_FROM_CELLS, scale, noise_shares=shares)
+    plan = cells_plan(SHARED_CELLS, scale, noise_shares=shares)
     drawn = [from_ring(plan, noise_share(plan, SAMPLER))[0] * 256 for _ in range(shares)]
     total = np.sum(drawn, axis=0).astype(np.int64)
     assert passes_in_bins(total, 256 * scale)
     assert passes_kolmogorov(total, 256 * scale)
-    right, without_one = (discrete_gaussian(part * 256 * scale, reach(256 * scale)) for part in (1.0, (2 / 3) ** 0.5))
-    assert missed(FAST_FROM_CELLS, *(in_bins(law, 256 * scale) for law in (right, without_one))) < RARE
+    right, without_one = (gaussian_law(part * 256 * scale, reach(256 * scale)) for part in (1.0, (2 / 3) ** 0.5))
+    assert missed(SHARED_CELLS, *(in_bins(law, 256 * scale) for law in (right, without_one))) < RARE
     assert not passes_in_bins(total - drawn[0].astype(np.int64), 256 * scale)
-    assert missed_by_kolmogorov(FAST_FROM_CELLS, right, without_one) < RARE
+    assert missed_by_kolmogorov(SHARED_CELLS, right, without_one) < RARE
     assert not passes_kolmogorov(total - drawn[0].astype(np.int64), 256 * scale)
 
 
@@ -388,26 +381,14 @@ def test_the_keystream_is_that_of_the_rfc_and_goes_on() -> None:
     assert stream(24) + stream(104) == blocks
 
 
-# ---- where the fast sampler is used ----------------------------------------------------------------------------------
+# ---- keys ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("scale", "cells", "keys"),
-    [
-        (SCALE, FAST_FROM_CELLS, 2),
-        (200.0, 200 * CELLS_TO_SCALE, 2),
-        (200.0, 200 * CELLS_TO_SCALE - 1, 0),
-        (SCALE, FEW_CELLS, 2),
-        (SCALE, FEW_CELLS - 1, 0),
-        (SMALLEST_SCALE, FAST_FROM_CELLS, 2),
-        (0.499, FAST_FROM_CELLS, 0),
-        (LARGEST_SCALE, FAST_FROM_CELLS, 2),
-        (LARGEST_SCALE, FAST_FROM_CELLS - 1, 0),
-        (LARGEST_SCALE + 0.001, FAST_FROM_CELLS, 0),
-    ],
+    ("scale", "keys"), [(SMALLEST_SCALE, 2), (SCALE, 2), (LARGEST_SCALE, 2), (LARGEST_SCALE + 1, 0)]
 )
-def test_large_tables_at_covered_scales_are_drawn_fast_from_a_fresh_key(
-    monkeypatch: pytest.MonkeyPatch, scale: float, cells: int, keys: int
+def test_tables_are_drawn_from_with_a_fresh_key_each_time(
+    monkeypatch: pytest.MonkeyPatch, scale: float, keys: int
 ) -> None:
     asked: list[bytes] = []
 
@@ -417,27 +398,27 @@ def test_large_tables_at_covered_scales_are_drawn_fast_from_a_fresh_key(
 
     os_urandom = os.urandom
     monkeypatch.setattr("federation.protocol.noise.os.urandom", recorded)
-    monkeypatch.setattr(noise, "opendp_gaussian", lambda _, size: np.zeros(size, np.int64))
-    drawn = [SystemSampler().gaussian(scale, cells) for _ in range(2)]
+    drawn = [SAMPLER.gaussian(scale, 100) for _ in range(2)]
     assert [len(key) for key in asked] == keys * [32]
     assert len(set(asked)) == len(asked)
-    assert all(values.shape == (cells,) and values.dtype == np.int64 for values in drawn)
-    assert np.array_equal(drawn[0], drawn[1]) == (keys == 0)
+    assert all(values.shape == (100,) and values.dtype == np.int64 for values in drawn)
+    assert not np.array_equal(drawn[0], drawn[1])
 
 
-def test_many_small_tables_of_one_scale_are_many_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+# ---- by rejection ----------------------------------------------------------------------------------------------------
 
-    def recorded(_: float, size: int) -> Integers:
-        asked.append(size)
-        return np.zeros(size, np.int64)
 
-    monkeypatch.setattr(noise, "opendp_gaussian", recorded)
-    sampler = SystemSampler()
-    for scale in (100.0, 101.0):
-        for _ in range(8):
-            sampler.gaussian(scale, 100)
-    assert asked == [100] * 2 * 5  # the sixth goes beyond 512
+@pytest.mark.parametrize("scale", [0.3, 3.0, SCALE, 20_000.0])
+def test_draws_by_rejection_have_the_exact_law(scale: float) -> None:
+    sample = drawn_by_rejection(scale, FEWER_CELLS)
+    right, wrong = (in_bins(gaussian_law(factor * scale, reach(scale)), scale) for factor in (1.0, 0.9))
+    assert fits(binned(sample, scale), right)
+    if scale > 1:  # in the bins of a smaller one all is at 0
+        assert missed(FEWER_CELLS, right, wrong) < RARE
+        assert not fits(binned(drawn_by_rejection(0.9 * scale, FEWER_CELLS), scale), right)
+
+
+# ---- the range of the tables -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scale", [0.0, -3.0, 0.499, LARGEST_SCALE * 1.0001, float("inf"), float("nan")])
@@ -454,7 +435,7 @@ def test_few_cells(size: int) -> None:
 
 def test_memory_is_bounded() -> None:
     assert max(table(scale).nbytes for scale in (SMALLEST_SCALE, 300.0, LARGEST_SCALE)) < 2.9e6
-    assert fast_gaussian.table.cache_parameters()["maxsize"] == 64
+    assert discrete_gaussian.table.cache_parameters()["maxsize"] == 64
     law = table(LARGEST_SCALE)
     tracemalloc.start()
     draw(law, CELLS, chacha20(INSECURE_KEY))
