@@ -32,7 +32,6 @@ from types import MappingProxyType
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from federation.protocol.life_table import Floats
 from provider_server.analysis.recurrent import Spells
@@ -152,8 +151,8 @@ def _of_cause(cause: str, failures: Floats, seen: Exposure, ratios: Floats) -> F
     for _ in range(ROUNDS):
         expected = seen.hours * _rates(failures, seen.hours, usual)
         evidence, affected = _evidence(failures, expected, ran, ratios)
-        joint = evidence + np.log(shares)
-        probability = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
+        joint = shares * np.exp(evidence - evidence.max(axis=1, keepdims=True))
+        probability = joint / joint.sum(axis=1, keepdims=True)
         usual = probability[:, -1]
         shares = (probability.sum(axis=0) + begin) / (len(usual) + 1.0)
     return FaultClasses(cause, seen.nodes, seen.workloads, probability, affected, failures, expected)
@@ -172,26 +171,38 @@ def _evidence(failures: Floats, expected: Floats, ran: NDArray[np.bool_], ratios
 
     Under a ratio r, a workload with n failures where e were expected weighs r^n exp(−(r − 1) e). Gray is the mean over
     all subsets but none and all: a product over workloads of half their weight and a half, less these two.
+
+    What is summed over, ratios and classes, is the outer axis in memory: sums are then of long rows.
     """
-    weight = failures[:, :, None] * np.log(ratios) - expected[:, :, None] * (ratios - 1.0)  # 0 where nothing ran
-    log_likelihood = np.zeros((len(failures), 3))
-    log_likelihood[:, 0] = _log_mean(weight.sum(axis=1))
+    log_likelihood = np.zeros((3, len(failures))).T
+    log_likelihood[:, 0] = _log_mean(_weight(failures.sum(axis=1), expected.sum(axis=1), ratios))
     log_likelihood[:, 1], affected = -np.inf, np.zeros(failures.shape)
     several = ran.sum(axis=1) > 1
     if several.any():
-        log_likelihood[several, 1], affected[several] = _gray(weight[several], ran[several])
+        weight = _weight(failures[several], expected[several], ratios)
+        log_likelihood[several, 1], affected[several] = _gray(weight, ran[several])
     return log_likelihood, affected
 
 
+def _weight(failures: Floats, expected: Floats, ratios: Floats) -> Floats:
+    """The logarithm of r^n exp(−(r − 1) e) under each ratio, which come first; 0 where nothing ran."""
+    weight, failed = np.multiply.outer(1.0 - ratios, expected), failures > 0
+    weight[:, failed] += np.multiply.outer(np.log(ratios), failures[failed])
+    return np.asarray(weight, np.float64)
+
+
 def _gray(weight: Floats, ran: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Of nodes with several workloads: log likelihoods (nodes,), and how likely each workload is affected."""
-    every, halves = weight.sum(axis=1), ran.sum(axis=1)[:, None] * np.log(0.5)
+    """Of nodes with several workloads: log likelihoods (nodes,), and how likely each workload is affected.
+
+    `weight` has shape (ratios, nodes, workloads).
+    """
+    every, halves = weight.sum(axis=2), ran.sum(axis=1) * np.log(0.5)
     either = np.logaddexp(0.0, weight) - np.log(2.0)
-    either_all = np.where(ran[:, :, None], either, 0.0).sum(axis=1)
+    either_all = np.where(ran, either, 0.0).sum(axis=2)
     two = _less(_less(either_all, every + halves), np.broadcast_to(halves, every.shape))
     gray = _log_mean(two - np.log1p(-2.0 * np.exp(halves)))
-    with_it = either_all[:, None, :] - either + weight - np.log(2.0)
-    with_it = _less(with_it, np.broadcast_to((every + halves)[:, None, :], with_it.shape))
+    with_it = either_all[:, :, None] - either + weight - np.log(2.0)
+    with_it = _less(with_it, np.broadcast_to((every + halves)[:, :, None], with_it.shape))
     total = _log_mean(two)[:, None]
     known = np.isfinite(total)
     affected = np.where(known, np.exp(_log_mean(with_it) - np.where(known, total, 0.0)), 0.0)
@@ -199,10 +210,10 @@ def _gray(weight: Floats, ran: NDArray[np.bool_]) -> tuple[Floats, Floats]:
 
 
 def _log_mean(logs: Floats) -> Floats:
-    """The logarithm of the mean over the last axis."""
-    most = np.maximum(logs.max(axis=-1, keepdims=True), -1e300)
+    """The logarithm of the mean over the first axis."""
+    most = np.maximum(logs.max(axis=0), -1e300)
     with np.errstate(divide="ignore"):
-        return np.asarray(most[..., 0] + np.log(np.exp(logs - most).mean(axis=-1)), np.float64)
+        return np.asarray(most + np.log(np.exp(logs - most).mean(axis=0)), np.float64)
 
 
 def _less(one: Floats, other: Floats) -> Floats:

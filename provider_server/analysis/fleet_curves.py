@@ -1,4 +1,4 @@
-"""Survival curves and Cox's model of the fleet's own events, by lifelines, and all estimates from them together.
+"""Survival curves and Cox's model (by lifelines) of the fleet's own events, and all estimates from them together.
 
     at_risk_in_parts ─ gather ─┬─ episodes ─▶ Kaplan–Meier, Nelson–Aalen (also by level), Cox ─┐
                                └─ exposure_and_events ─ fit_levels ────────────────────────────┴─▶ OwnHazards
@@ -11,13 +11,16 @@ Guarantees:
 
 Not promised: simultaneous bands; a Cox ratio where nothing failed, which is left out and listed. lifelines is imported
 at first use, since that takes a second.
+
+Source: Kaplan and Meier, JASA 53, 1958; Aalen, Annals of Statistics 6, 1978; Kalbfleisch and Prentice, The Statistical
+Analysis of Failure Time Data, 2002, §1.4 (bounds that stay within 0 and 1).
 """
 
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
@@ -26,6 +29,7 @@ from scipy.linalg import LinAlgWarning
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.fleet_events import Bands, LevelFit, exposure_and_events, fit_levels
 from provider_server.analysis.hazard import Estimate
+from provider_server.analysis.intervals import NORMAL_95
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,27 +83,32 @@ def episodes(at_risk: pl.DataFrame, origin: int | None = None) -> pl.DataFrame:
 
 def kaplan_meier(lives: pl.DataFrame) -> Curve:
     """Share of nodes without a failure so far; `lives` as by `episodes`."""
-    from lifelines import KaplanMeierFitter
-
-    return _curve(KaplanMeierFitter(), lives, "survival_function_")
+    times, failed, at_risk = _steps(lives)
+    with np.errstate(divide="ignore"):  # where all that are left fail, the share and its bounds are 0
+        logs = np.cumsum(np.log(at_risk - failed) - np.log(at_risk))
+        gone = failed / (at_risk * (at_risk - failed))
+    # Greenwood's formula, on the scale of log(−log S)
+    spread = NORMAL_95 * np.sqrt(np.cumsum(np.where(np.isfinite(gone), gone, 0.0))) / logs
+    low, high = (np.exp(logs * np.exp(sign * spread)) for sign in (-1.0, 1.0))
+    return Curve(times, np.exp(logs), low, high, at_risk)
 
 
 def nelson_aalen(lives: pl.DataFrame) -> Curve:
     """Failures that a node at risk all the time would have had to expect so far; `lives` as by `episodes`."""
-    from lifelines import NelsonAalenFitter
+    times, failed, at_risk = _steps(lives)
+    share = failed / at_risk
+    hazard = np.cumsum(share)
+    spread = NORMAL_95 * np.sqrt(np.cumsum((1.0 - share) * share / at_risk)) / hazard
+    return Curve(times, hazard, hazard * np.exp(-spread), hazard * np.exp(spread), at_risk)
 
-    return _curve(NelsonAalenFitter(nelson_aalen_smoothing=False), lives, "cumulative_hazard_")
 
-
-def _curve(fitter: Any, lives: pl.DataFrame, name: str) -> Curve:
-    # lifelines counts who enters at a time as at risk then; who enters right after it is not
-    entry = np.nextafter(lives["start_h"].to_numpy().astype(np.float64), np.inf)
-    fitted = fitter.fit(lives["stop_h"].to_numpy(), lives["failed"].to_numpy(), entry=entry)
-    table = fitted.event_table
-    times = table.index[table["observed"] > 0]
-    value, bounds = getattr(fitted, name).loc[times], fitted.confidence_interval_.loc[times]
-    columns = (times, value.iloc[:, 0], bounds.iloc[:, 0], bounds.iloc[:, 1], table["at_risk"].loc[times])
-    return Curve(*(column.to_numpy(np.float64) for column in columns))
+def _steps(lives: pl.DataFrame) -> tuple[Floats, Floats, Floats]:
+    """The times of failures, how many fail then, and how many are at risk: they came before, and did not leave."""
+    start, stop = (np.sort(lives[name].to_numpy().astype(np.float64)) for name in ("start_h", "stop_h"))
+    failed_at = lives.filter("failed")["stop_h"].to_numpy().astype(np.float64)
+    times, failed = np.unique(failed_at, return_counts=True)
+    at_risk = np.asarray(np.searchsorted(start, times) - np.searchsorted(stop, times), np.float64)
+    return times, failed.astype(np.float64), at_risk
 
 
 def cox(lives: pl.DataFrame, references: Mapping[str, int] = LEVEL_0) -> dict[str, Ratios]:

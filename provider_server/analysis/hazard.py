@@ -33,7 +33,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve, eigh
 from scipy.sparse.linalg import splu
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from crypto.errors import Refusal
 from federation.protocol.life_table import Dimension, Floats, LifeTable
@@ -125,7 +125,7 @@ class Estimate:
 
     def interval(self, mass: float = 0.95) -> tuple[Floats, Floats]:
         """The bounds, equally far on the log scale, that hold `mass` of the probability."""
-        factor = np.exp(norm.ppf(0.5 + mass / 2.0) * self.log_sd)
+        factor = np.exp(ndtri(0.5 + mass / 2.0) * self.log_sd)
         return self.value / factor, self.value * factor
 
 

@@ -1,5 +1,5 @@
 """Half-width of a 95% interval, in standard deviations of an approximately normal estimate."""
 
-from scipy.stats import norm
+from scipy.special import ndtri
 
-NORMAL_95 = float(norm.ppf(0.975))
+NORMAL_95 = float(ndtri(0.975))

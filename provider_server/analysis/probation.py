@@ -31,6 +31,7 @@ import msgspec
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dtbtrs
 from scipy.optimize import minimize
 
 from federation.protocol.life_table import Floats
@@ -44,6 +45,8 @@ SMOOTH_SD = 0.7  # of each other log ratio around the one after it
 FRAILTY_SD = 2.0  # of the logarithm of the gamma's shape, around 1
 MEMORY_H, MEMORY_SD = 1440.0, 1.0  # median of the memory, and of its logarithm
 STEP = 1e-4  # of the differences that give the information
+PIECES_AT_ONCE = 1 << 15  # so that what is worked out of them stays in the processor's cache
+HISTORY = {"node": pl.String, "failures": pl.Float64, "expected": pl.Float64}
 TABLE = Path(__file__).with_suffix(".toml")
 
 
@@ -128,43 +131,47 @@ def pieces(found: Spells, edges_h: Sequence[float] = EDGES_H) -> pl.DataFrame:
 
 @dataclass(frozen=True, eq=False)
 class _Paths:
-    """Pieces as arrays, shape (pieces,), by step: every node's first piece, then the second of those that have one.
+    """Pieces of some nodes as arrays, shape (pieces,), in order of node and start.
 
-    Nodes with most pieces come first, so that those of one step are the first of the step before. `starts` has the
-    place of each step's first piece, and the end. `gap_h` is the time since the piece before, in which the node was
+    `first` has the place of each node's first piece. `gap_h` is the time since the piece before, in which the node was
     down.
     """
 
     nodes: tuple[str, ...]
+    first: NDArray[np.int64]
     band: NDArray[np.int64]
     hours: Floats
     failed: Floats
     gap_h: Floats
-    starts: NDArray[np.int64]
-
-    def steps(self) -> list[slice]:
-        """The pieces of each step."""
-        return [slice(at, end) for at, end in pairwise(self.starts.tolist())]
 
 
-def _paths(table: pl.DataFrame) -> _Paths:
-    ends = pl.col("start_h") + pl.col("hours")
-    gap = (pl.col("start_h") - ends.shift(1).over("node")).fill_null(0.0).clip(0.0)
-    table = table.with_columns(gap=gap, place=pl.int_range(pl.len()).over("node"), many=pl.len().over("node"))
-    table = table.sort("place", -pl.col("many").cast(pl.Int64), "node")
-    nodes = tuple(table.filter(pl.col("place") == 0)["node"])
-    starts = np.concatenate([[0], np.cumsum(np.bincount(table["place"].to_numpy()))])
-    hours, failed, gap_h = (table[name].to_numpy().astype(np.float64) for name in ("hours", "failed", "gap"))
-    return _Paths(nodes, table["band"].to_numpy(), hours, failed, gap_h, starts)
+def _paths(table: pl.DataFrame) -> list[_Paths]:
+    """Pieces in order of node and start, in parts of whole nodes."""
+    start_h, hours, failed = (table[name].to_numpy().astype(np.float64) for name in ("start_h", "hours", "failed"))
+    counted, band = table.group_by("node", maintain_order=True).len(), table["band"].to_numpy()
+    ends = np.cumsum(counted["len"].to_numpy().astype(np.int64))
+    first = np.concatenate([[0], ends])  # and the end of all
+    gap_h = np.zeros(len(hours))
+    gap_h[1:] = np.maximum(start_h[1:] - (start_h + hours)[:-1], 0.0)
+    gap_h[first[:-1]] = 0.0
+    cuts = np.unique(
+        np.searchsorted(first, np.arange(0, len(hours) + PIECES_AT_ONCE, PIECES_AT_ONCE)).clip(max=len(ends))
+    )
+    parts = []
+    for low, high in pairwise(cuts.tolist()):
+        nodes, at = tuple(counted["node"][low:high]), slice(first[low], first[high])
+        parts.append(_Paths(nodes, first[low:high] - first[low], band[at], hours[at], failed[at], gap_h[at]))
+    return parts
 
 
 def fit_probation(found: Spells, edges_h: Sequence[float] = EDGES_H) -> Probation:
     """Rate, ratios and frailty of these spells; ValueError where none of them ended in a failure."""
     paths = _paths(pieces(found, edges_h))
-    if not paths.failed.any():
+    failures = sum(float(part.failed.sum()) for part in paths)
+    if not failures:
         raise ValueError("no failure to learn from")
     start = np.zeros(len(edges_h) + 4)
-    start[0] = np.log(paths.failed.sum() / paths.hours.sum())
+    start[0] = np.log(failures / sum(float(part.hours.sum()) for part in paths))
     start[-1] = np.log(MEMORY_H)
     fit = minimize(_loss, start, args=(paths,), jac=True, method="L-BFGS-B", options={"ftol": 1e-10})
     best = np.asarray(fit.x, np.float64)
@@ -176,11 +183,11 @@ def fit_probation(found: Spells, edges_h: Sequence[float] = EDGES_H) -> Probatio
         log_sds=tuple(log_sd[1:-2].tolist()),
         frailty_variance=float(np.exp(-best[-2])),
         memory_h=float(np.exp(best[-1])),
-        failures=int(paths.failed.sum()),
+        failures=int(failures),
     )
 
 
-def _loss(at: Floats, paths: _Paths) -> tuple[float, Floats]:
+def _loss(at: Floats, paths: Sequence[_Paths]) -> tuple[float, Floats]:
     """Minus the logarithm of likelihood and prior, at log rate, log ratios, log shape and log memory; its gradient."""
     ratios, memory = at[1:-2], at[-1] - np.log(MEMORY_H)
     log_rates = at[0] + np.concatenate([[0.0], ratios])
@@ -190,55 +197,79 @@ def _loss(at: Floats, paths: _Paths) -> tuple[float, Floats]:
     pulled[1:-2] -= np.diff(ratios, append=ratios[-1]) / SMOOTH_SD**2
     pulled[2:-2] += np.diff(ratios) / SMOOTH_SD**2
     pulled[-3:] += at[-3] / PRIOR_SD**2, at[-2] / FRAILTY_SD**2, memory / MEMORY_SD**2
-    likelihood, by_rate, by_shape, by_memory = _likelihood(paths, log_rates, np.exp(at[-2]), np.exp(at[-1]))
-    return float(prior / 2.0 - likelihood), pulled - np.array([by_rate.sum(), *by_rate[1:], by_shape, by_memory])
+    seen = np.sum([_likelihood(part, log_rates, np.exp(at[-2]), np.exp(at[-1])) for part in paths], axis=0)
+    likelihood, by_rate, others = seen[0], seen[1:-2], seen[-2:]
+    return float(prior / 2.0 - likelihood), pulled - np.array([by_rate.sum(), *by_rate[1:], *others])
 
 
-def _likelihood(paths: _Paths, log_rates: Floats, shape: float, memory_h: float) -> tuple[float, Floats, float, float]:
-    """The log likelihood, and its derivatives by the logarithms of each band's rate, of the shape and of the memory.
+def _likelihood(paths: _Paths, log_rates: Floats, shape: float, memory_h: float) -> Floats:
+    """The log likelihood, then its derivatives by the logarithms of each band's rate, of the shape and of the memory.
 
-    They go through the pieces from the last to the first: what a piece adds to K and H tells in all later ones.
+    What a piece adds to K and H tells in all later ones: derivatives come back from the last piece to the first.
     """
     usual = np.exp(log_rates)[paths.band] * paths.hours
-    histories, (faded, down), _ = _histories(paths, usual, memory_h)
-    ends = np.flatnonzero(paths.failed)
-    failures, expected = shape + histories[:, ends]
-    value = float((log_rates[paths.band[ends]] + np.log(failures / (expected + usual[ends]))).sum())
-    of_log_usual, of_shape, of_memory = np.zeros(len(usual)), 0.0, 0.0
-    later = np.zeros((2, len(paths.nodes)))  # derivatives by K and H after a piece
-    for step in reversed(paths.steps()):
-        failed, then = paths.failed[step], later[:, : step.stop - step.start]
-        like, before = shape + histories[:, step]
-        after = before + usual[step]
-        longer, of_after = np.log(after / before), -(failed + like) / after
-        value -= float(like @ longer)
-        now = np.stack([failed / like - longer, of_after + like / before])  # derivatives by K and H before it
-        of_shape += now.sum()
-        of_log_usual[step] = failed + usual[step] * (of_after + then[1])
-        then *= faded[step]
-        now += then
-        of_memory += (histories[:, step] * (now * paths.gap_h[step] + then * paths.hours[step])).sum() / memory_h
-        np.multiply(now, down[step], out=then)
-    by_rate = np.bincount(paths.band, of_log_usual, minlength=len(log_rates)).astype(np.float64)
-    return value, by_rate, float(shape * of_shape), float(of_memory)
+    histories, fading = _histories(paths, usual, memory_h)
+    like, before = shape + histories
+    after, ends = before + usual, np.flatnonzero(paths.failed)
+    longer, of_after = np.log(after / before), -(paths.failed + like) / after
+    value = (log_rates[paths.band[ends]] + np.log(like[ends] / after[ends])).sum() - (like * longer).sum()
+    own = np.stack([paths.failed / like - longer, of_after + like / before])
+    by_histories = fading.back(own)  # derivatives by K and H before a piece; `then` are those after it
+    then = np.zeros_like(own)
+    then[:, :-1] = by_histories[:, 1:] * fading.down[1:]
+    by_rate = np.bincount(paths.band, paths.failed + usual * (of_after + then[1]), minlength=len(log_rates))
+    then *= fading.faded
+    by_memory = (histories * (by_histories * paths.gap_h + then * paths.hours)).sum() / memory_h
+    return np.array([value, *by_rate, shape * own.sum(), by_memory])
 
 
-def _histories(paths: _Paths, usual: Floats, memory_h: float) -> tuple[Floats, tuple[Floats, Floats], Floats]:
-    """K and H before each piece, (2, pieces); what is left after a piece and a gap; K and H of the nodes at the end."""
-    faded, down = np.exp(-paths.hours / memory_h), np.ones(len(usual))
-    gaps = np.flatnonzero(paths.gap_h)
-    down[gaps] = np.exp(-paths.gap_h[gaps] / memory_h)
-    histories, after = np.zeros((2, len(usual))), np.zeros((2, len(paths.nodes)))
-    for step in paths.steps():
-        now = after[:, : step.stop - step.start]
-        now *= down[step]
-        histories[:, step] = now
-        now *= faded[step]
-        now += paths.failed[step], usual[step]
-    return histories, (faded, down), after
+@dataclass(frozen=True, eq=False)
+class _Fading:
+    """What is left of K and H after a piece (`faded`) and the gap before one (`down`; 0 at a node's first).
+
+    They follow a linear recurrence, and their derivatives its transpose: a bidiagonal system, solved in one call.
+    """
+
+    faded: Floats
+    down: Floats
+
+    @classmethod
+    def of(cls, paths: _Paths, memory_h: float) -> "_Fading":
+        down = np.exp(-paths.gap_h / memory_h)
+        down[paths.first] = 0.0
+        return cls(np.exp(-paths.hours / memory_h), down)
+
+    def before(self, added: Floats) -> Floats:
+        """K and H before each piece, shape (2, pieces), from what is `added` to them in each."""
+        come = np.zeros_like(added)
+        come[:, 1:] = added[:, :-1] * self.down[1:]
+        return self._solved(come, "N")
+
+    def back(self, own: Floats) -> Floats:
+        """Derivatives by K and H before each piece, from those of each piece's `own` likelihood."""
+        return self._solved(own, "T")
+
+    def _solved(self, right: Floats, trans: str) -> Floats:
+        bands = np.ones((2, len(self.faded)), order="F")
+        bands[1, :-1] = -self.faded[:-1] * self.down[1:]
+        solution, _ = dtbtrs(bands, right.T, uplo="L", trans=trans, diag="U")
+        return np.asarray(solution.T, np.float64)
 
 
-def _information(at: Floats, gradient: Floats, paths: _Paths) -> Floats:
+def _histories(paths: _Paths, usual: Floats, memory_h: float) -> tuple[Floats, _Fading]:
+    """K and H before each piece, shape (2, pieces), and how they fade."""
+    fading = _Fading.of(paths, memory_h)
+    return fading.before(np.stack([paths.failed, usual])), fading
+
+
+def _after(paths: _Paths, usual: Floats, memory_h: float) -> Floats:
+    """K and H of each node after its last piece, shape (2, nodes)."""
+    histories, fading = _histories(paths, usual, memory_h)
+    last = np.append(paths.first[1:], len(usual)) - 1
+    return np.asarray(histories[:, last] * fading.faded[last] + np.stack([paths.failed[last], usual[last]]))
+
+
+def _information(at: Floats, gradient: Floats, paths: Sequence[_Paths]) -> Floats:
     """The observed information, from differences of the gradient."""
     second = np.array([_loss(at + step, paths)[1] - gradient for step in STEP * np.eye(len(at))]) / STEP
     return np.asarray((second + second.T) / 2.0)
@@ -252,10 +283,12 @@ def histories(model: Probation, found: Spells, at_h: float) -> pl.DataFrame:
     stop = pl.min_horizontal("stop_h", pl.lit(at_h))
     over = pl.col("failed") & (pl.col("stop_h") < at_h)
     so_far = found.spells.filter(pl.col("start_h") < at_h).with_columns(stop_h=stop, failed=over)
-    paths = _paths(pieces(Spells(so_far, found.failures, 0.0, found.start_h, at_h), model.edges_h))
-    usual = model.rate_per_node_hour * np.array([1.0, *model.ratios])[paths.band] * paths.hours
-    failures, expected = _histories(paths, usual, model.memory_h)[-1]
-    return pl.DataFrame({"node": paths.nodes, "failures": failures, "expected": expected})
+    rates = model.rate_per_node_hour * np.array([1.0, *model.ratios])
+    after = [pl.DataFrame(schema=HISTORY)]
+    for paths in _paths(pieces(Spells(so_far, found.failures, 0.0, found.start_h, at_h), model.edges_h)):
+        failures, expected = _after(paths, rates[paths.band] * paths.hours, model.memory_h)
+        after.append(pl.DataFrame({"node": paths.nodes, "failures": failures, "expected": expected}))
+    return pl.concat(after)
 
 
 def standing(model: Probation, found: Spells, at_h: float) -> pl.DataFrame:

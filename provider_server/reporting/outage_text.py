@@ -3,10 +3,12 @@
 Rates are failures per 1,000 node-hours at risk, with 95% intervals that take nodes as the independent units.
 """
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import compress, pairwise
+from operator import itemgetter
 from typing import TypedDict
 
+import numpy as np
 import polars as pl
 
 from federation.protocol.life_table import PER_NODE_HOURS
@@ -172,30 +174,32 @@ def _on_probation(model: Probation, found: Spells) -> list[NodeOnProbationRow]:
 
 def _faults(classes: Sequence[FaultClasses]) -> list[FaultRow]:
     """Of every node and cause with a failure, what is not transient first, and of that the likeliest."""
-    rows = [_fault(each, place) for each in classes for place in range(len(each.nodes)) if each.failures[place].any()]
+    rows = [row for each in classes for row in _faults_of(each)]
     return sorted(rows, key=lambda row: (row["probability_transient"], row["kind"], row["node"]))
 
 
-def _fault(of: FaultClasses, place: int) -> FaultRow:
-    persistent, gray, transient = of.probability[place].tolist()
-    found = list(FaultClass)[int(of.probability[place].argmax())]
-    likely = of.affected[place] > 0.5 if found is FaultClass.GRAY else of.affected[place] > 1.0
-    failures, ran, with_any = of.failures[place], of.expected[place] > 0, of.failures[place] > 0
-    many = int(failures.sum())
-    under = f", under {int(with_any.sum())} of {counted_as(int(ran.sum()), 'workload')}" if ran.sum() > 1 else ""
-    return {
-        "node": of.nodes[place],
-        "kind": of.cause,
-        "fault_class": found,
-        "action": ACTIONS[found],
-        "probability_persistent": persistent,
-        "probability_gray": gray,
-        "probability_transient": transient,
-        "failures": many,
-        "expected": float(of.expected[place].sum()),
-        "workloads": [name or IDLE_NAME for name, hit in zip(of.workloads, likely.tolist(), strict=True) if hit],
-        "evidence": f"{counted_as(many, 'failure')} where {of.expected[place].sum():.2g} are usual{under}",
-    }
+def _faults_of(of: FaultClasses) -> Iterator[FaultRow]:
+    places = np.flatnonzero(of.failures.any(axis=1))
+    columns = (each[places].tolist() for each in (of.probability, of.affected, of.failures, of.expected))
+    for place, probability, affected, failures, expected in zip(places.tolist(), *columns, strict=True):
+        found = max(zip(FaultClass, probability, strict=True), key=itemgetter(1))[0]
+        many, usual = int(sum(failures)), sum(expected)
+        ran, under = sum(each > 0 for each in expected), sum(each > 0 for each in failures)
+        where = f", under {under} of {counted_as(ran, 'workload')}" if ran > 1 else ""
+        hit = [share > 0.5 and found is FaultClass.GRAY for share in affected]
+        yield {
+            "node": of.nodes[place],
+            "kind": of.cause,
+            "fault_class": found,
+            "action": ACTIONS[found],
+            "probability_persistent": probability[0],
+            "probability_gray": probability[1],
+            "probability_transient": probability[2],
+            "failures": many,
+            "expected": usual,
+            "workloads": [name or IDLE_NAME for name in compress(of.workloads, hit)],
+            "evidence": f"{counted_as(many, 'failure')} where {usual:.2g} are usual{where}",
+        }
 
 
 def _left_out(outages: pl.DataFrame, found: Spells, *, nodes_known: bool) -> list[str]:

@@ -233,12 +233,25 @@ def test_spells_and_curves_are_those_of_a_loop_and_of_lifelines(seed: int) -> No
     theirs = KaplanMeierFitter().fit(stop, failed, entry=start + 1e-9)
     ours = kaplan_meier(to_first_failure(found))
     assert ours.value == pytest.approx(theirs.survival_function_at_times(ours.times).to_numpy())
+    bounds = theirs.confidence_interval_.loc[ours.times].to_numpy()
+    assert np.column_stack([ours.low, ours.high]) == pytest.approx(bounds)
     every = found.spells.select("node", "start_h", "stop_h", "failed")
     start, stop, failed = (np.array([spell[place] for spell in expected]) for place in (1, 2, 3))
     again = NelsonAalenFitter(nelson_aalen_smoothing=False).fit(stop, failed, entry=start + 1e-9)
     mean = nelson_aalen(every)
     assert mean.value == pytest.approx(again.cumulative_hazard_at_times(mean.times).to_numpy())
+    bounds = again.confidence_interval_.loc[mean.times].to_numpy()
+    assert np.column_stack([mean.low, mean.high]) == pytest.approx(bounds)
     assert len(mean.times) == sum(spell[3] for spell in expected)
+
+
+def test_where_all_that_are_left_fail_no_share_is_left_and_who_comes_at_that_moment_is_not_at_risk() -> None:
+    lives = [("a", 0.0, 5.0, True), ("b", 0.0, 9.0, False), ("c", 5.0, 7.0, True), ("d", 2.0, 9.0, True)]
+    curve = kaplan_meier(pl.DataFrame(lives, ["node", "start_h", "stop_h", "failed"], orient="row"))
+    assert (curve.times.tolist(), curve.at_risk.tolist()) == ([5, 7, 9], [3, 3, 2])
+    assert curve.value == pytest.approx([2 / 3, 4 / 9, 2 / 9])
+    last = kaplan_meier(pl.DataFrame(lives[-1:], ["node", "start_h", "stop_h", "failed"], orient="row"))
+    assert (last.value[0], last.low[0], last.high[0]) == (0, 0, 0)
 
 
 def test_intervals_of_rates_allow_for_nodes_that_differ() -> None:

@@ -13,10 +13,11 @@ from scipy.special import gammaln
 from scipy.stats import nbinom
 
 from benchmarks import probation as benchmark
+from provider_server.analysis import probation
 from provider_server.analysis.probation import (
     LONGEST_H,
     Probation,
-    _histories,
+    _after,
     _likelihood,
     _paths,
     fit_probation,
@@ -79,9 +80,9 @@ def test_pieces_hold_every_hour_and_failure_once_and_lie_in_their_band() -> None
 def test_without_fading_it_is_the_gamma_frailty_of_counts() -> None:
     """Of one band, a node's count is negative binomial; scipy has that."""
     found = cloud(2, 40, 3000, (1.0, 1.0), 1.0, 1e-3)
-    paths = _paths(pieces(found, ()))
+    (paths,) = _paths(pieces(found, ()))
     likelihood = _likelihood(paths, np.full(2, math.log(8e-4)), 0.7, 1e15)[0]
-    failures, expected = _histories(paths, 8e-4 * paths.hours, 1e15)[-1]
+    failures, expected = _after(paths, 8e-4 * paths.hours, 1e15)
     failures = np.round(failures)
     theirs = nbinom.logpmf(failures, 0.7, 0.7 / (0.7 + expected)) + gammaln(failures + 1) - failures * np.log(expected)
     assert likelihood == pytest.approx(float(theirs.sum() + failures.sum() * math.log(8e-4)), rel=1e-9)
@@ -91,7 +92,7 @@ def test_without_fading_it_is_the_gamma_frailty_of_counts() -> None:
 def test_without_frailty_the_best_rates_are_failures_over_hours() -> None:
     found = cloud(3, 40, 3000, (6.0, 2.0), 0.0, 1e-3)
     table = pieces(found, EDGES)
-    paths, by_band = _paths(table), table.group_by("band").agg(pl.col("hours", "failed").sum()).sort("band")
+    (paths,), by_band = _paths(table), table.group_by("band").agg(pl.col("hours", "failed").sum()).sort("band")
     crude = np.log(by_band["failed"].to_numpy() / by_band["hours"].to_numpy())
     best = _likelihood(paths, crude, 1e9, 1e9)[0]
     for band in range(len(crude)):
@@ -102,23 +103,36 @@ def test_without_frailty_the_best_rates_are_failures_over_hours() -> None:
 
 def test_fading_forgets_both_failures_and_hours() -> None:
     found = fleet([("n0", 100.0, 101.0, "x")], 1, 101.0 + 700.0)
-    paths = _paths(pieces(found, ()))
-    failures, expected = _histories(paths, 1e-3 * paths.hours, 350.0)[-1]
+    (paths,) = _paths(pieces(found, ()))
+    failures, expected = _after(paths, 1e-3 * paths.hours, 350.0)
     assert failures[0] == pytest.approx(math.exp(-701 / 350))
     assert expected[0] == pytest.approx(0.1 * math.exp(-701 / 350) + 0.7)
 
 
 def test_derivatives_are_those_of_differences() -> None:
-    paths = _paths(pieces(cloud(6, 30, 4000, (6.0, 2.0), 1.0, 1e-3), EDGES))
+    (paths,) = _paths(pieces(cloud(6, 30, 4000, (6.0, 2.0), 1.0, 1e-3), EDGES))
     at = np.array([-7.0, -5.5, -6.0, -6.5, math.log(0.8), math.log(900.0)])
 
-    def value(at: np.ndarray) -> tuple[float, np.ndarray, float, float]:
+    def value(at: np.ndarray) -> np.ndarray:
         return _likelihood(paths, at[:-2], math.exp(at[-2]), math.exp(at[-1]))
 
-    _, by_rate, by_shape, by_memory = value(at)
     steps = 1e-5 * np.eye(len(at))
     differences = [(value(at + step)[0] - value(at - step)[0]) / 2e-5 for step in steps]
-    assert [*by_rate, by_shape, by_memory] == pytest.approx(differences, rel=1e-5, abs=1e-4)
+    assert value(at)[1:] == pytest.approx(differences, rel=1e-5, abs=1e-4)
+
+
+def test_a_large_fleet_is_worked_out_in_parts_of_whole_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = cloud(6, 30, 4000, (6.0, 2.0), 1.0, 1e-3)
+    (whole,), model, now = _paths(pieces(found, EDGES)), fit_probation(found, EDGES), standing(shipped(), found, 3000.0)
+    most = int(np.diff(whole.first).max())
+    for at_once in (1, most // 2, most + 1):
+        monkeypatch.setattr(probation, "PIECES_AT_ONCE", at_once)
+        parts = _paths(pieces(found, EDGES))
+        assert 1 < len(parts) <= len(whole.nodes)
+        assert sum((part.nodes for part in parts), ()) == whole.nodes
+        assert np.concatenate([part.gap_h for part in parts]).tolist() == whole.gap_h.tolist()
+        assert fit_probation(found, EDGES).ratios == pytest.approx(model.ratios, rel=1e-9)
+        assert standing(shipped(), found, 3000.0)["frailty"].to_list() == pytest.approx(now["frailty"].to_list())
 
 
 # ---- the fit ---------------------------------------------------------------------------------------------------------
