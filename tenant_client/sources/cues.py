@@ -93,7 +93,7 @@ class _Literals:
         for row, one in enumerate(bare):
             if one:
                 self._by_letter.setdefault(one[0], []).append((one, row))
-        self._any = alternation(filter(None, bare))
+        self._any = re.compile(alternation(one.decode() for one in bare if one).encode())
 
     def within(self, bare: bytes) -> tuple[tuple[str, Cue], ...]:
         """Those that a line may hold which is this without its digits: one search where, as mostly, it holds none."""

@@ -9,7 +9,7 @@ bytes, more than any word has; of a long piece it sees the beginning and a windo
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -43,18 +43,18 @@ class Gate:
     bare: re.Pattern[bytes]
 
 
-def gate_of(words: Iterable[str]) -> Gate:
+def gate_of(words: Collection[str]) -> Gate:
     """The gate of these words, plain text without line ends."""
-    encoded = [word.encode() for word in words]
-    return Gate(alternation(encoded), alternation(word.translate(None, DIGITS) for word in encoded))
+    pattern, bare = alternation(words), alternation(word.translate(dict.fromkeys(DIGITS)) for word in words)
+    return Gate(re.compile(pattern.encode()), re.compile(bare.encode()))
 
 
-def alternation(words: Iterable[bytes]) -> re.Pattern[bytes]:
-    """One pattern for all words by their first letters: a place is tried once per letter, not per word."""
-    groups: dict[bytes, list[bytes]] = {}
+def alternation(words: Iterable[str]) -> str:
+    """A pattern for all words by their first letters: a place is tried once per letter, not per word."""
+    groups: dict[str, list[str]] = {}
     for word in words:
         groups.setdefault(word[:1], []).append(re.escape(word[1:]))
-    return re.compile(b"|".join(re.escape(first) + b"(?:" + b"|".join(rest) + b")" for first, rest in groups.items()))
+    return "|".join(f"{re.escape(first)}(?:{'|'.join(rest)})" for first, rest in groups.items())
 
 
 class _Kinds:

@@ -93,7 +93,7 @@ class Tracebacks:
         A part says nothing by itself. A traceback whose header is muted is followed to its end and then forgotten.
         """
         body = _TIME.sub("", text, count=1)
-        header = _HEADER.search(body)
+        header = _HEADER.search(body) if "Traceback (m" in body else None
         if header and header.start() <= 120:
             self._header = number, text
             self._begin(_prefix(body[: header.start()]), below, muted=muted, is_original=bool(header["original"]))
