@@ -10,13 +10,12 @@ from contextlib import suppress
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from re import Pattern
 
 from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, is_text, open_inputs
 from tenant_client.advice.incompatibilities import Known, in_logs, job_of, words
 from tenant_client.diagnosis.diagnose import files_in
 from tenant_client.sources import software
-from tenant_client.sources.scanning import Line, Scanner, gate_of
+from tenant_client.sources.scanning import Gate, Line, Scanner, gate_of
 from tenant_client.workload.descriptor import Descriptor
 
 _HEAD = 16 << 10
@@ -50,5 +49,5 @@ def _lines(
 
 
 @cache
-def _gate(of: tuple[str, ...]) -> Pattern[bytes]:
+def _gate(of: tuple[str, ...]) -> Gate:
     return gate_of(of)

@@ -25,6 +25,7 @@ from federation.protocol.causes import Domain
 from federation.protocol.toml_tables import BadTable, convert, loads, shipped
 from tenant_client.sources.evidence import Role
 from tenant_client.sources.reasons import REASONS, SENTENCE, UNKNOWN
+from tenant_client.sources.scanning import DIGITS, Gate, alternation, gate_of
 
 SECTIONS = ("warning", "device", "kernel", "nccl", "job", "end", "exception")
 _OF_DEVICES = ("job", "end", "exception")  # sections that begin with the rows of `device`
@@ -76,38 +77,63 @@ class Cues:
     looked_at: Mapping[str, str]
 
     @cached_property
-    def literals(self) -> Mapping[str, tuple[tuple[str, str, Cue], ...]]:
-        """Each literal, with and without its digits, and its cue, by section, in the order of the table."""
-        return {
-            name: tuple((literal, literal.translate(_NO_DIGITS), cue) for cue in cues for literal in cue.literals)
-            for name, cues in self.sections.items()
-        }
+    def literals(self) -> "Mapping[str, _Literals]":
+        """The literals of each section."""
+        return {name: _Literals(cues) for name, cues in self.sections.items()}
 
 
-_NO_DIGITS = dict.fromkeys(map(ord, "0123456789"))
+class _Literals:
+    """A section's literals with their cues, in the order of the table, found by what they are without digits."""
+
+    def __init__(self, cues: Iterable[Cue]) -> None:
+        self._rows = tuple((literal, cue) for cue in cues for literal in cue.literals)
+        bare = [_bare(literal) for literal, _ in self._rows]
+        self._anywhere = {row for row, one in enumerate(bare) if not one}  # digits alone
+        self._by_letter: dict[int, list[tuple[bytes, int]]] = {}
+        for row, one in enumerate(bare):
+            if one:
+                self._by_letter.setdefault(one[0], []).append((one, row))
+        self._any = re.compile(alternation(one.decode() for one in bare if one).encode())
+
+    def within(self, bare: bytes) -> tuple[tuple[str, Cue], ...]:
+        """Those that a line may hold which is this without its digits: one search where, as mostly, it holds none."""
+        rows = set(self._anywhere)
+        found = self._any.search(bare)
+        while found:
+            at = found.start()
+            rows.update(row for one, row in self._by_letter[bare[at]] if bare.startswith(one, at))
+            found = self._any.search(bare, at + 1)
+        return tuple(self._rows[row] for row in sorted(rows))
+
+
 _LINES_KEPT = 2048  # kinds of lines: most differ from others in numbers alone
 
 
 def says_something(text: str) -> bool:
     """Whether a line may hold a word of the gate: without one no cue of `kernel`, `nccl` and `job` matches."""
-    return _says_something(text.translate(_NO_DIGITS))
+    return _says_something(_bare(text))
+
+
+@lru_cache(1)  # a line is asked about several times in turn
+def _bare(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass").translate(None, DIGITS)
 
 
 @lru_cache(_LINES_KEPT)
-def _says_something(digitless: str) -> bool:
-    return _words().search(digitless) is not None
+def _says_something(bare: bytes) -> bool:
+    return _gate().bare.search(bare) is not None
 
 
 @lru_cache(_LINES_KEPT)
-def _candidates(section: str, digitless: str) -> tuple[tuple[str, Cue], ...]:
-    return tuple((literal, cue) for literal, bare, cue in table().literals[section] if bare in digitless)
+def _candidates(section: str, bare: bytes) -> tuple[tuple[str, Cue], ...]:
+    return table().literals[section].within(bare)
 
 
 def match_line(text: str, sections: Iterable[str]) -> Cue | None:
     """The first cue of these sections that the line matches, unless it counts none: `0 uncorrectable ECC errors`."""
-    digitless = text.translate(_NO_DIGITS)
+    bare = _bare(text)
     for section in sections:
-        for literal, cue in _candidates(section, digitless):
+        for literal, cue in _candidates(section, bare):
             if literal in text and (found := cue.pattern.search(text)) and not _counts_none(text, found):
                 return cue
     return None
@@ -129,8 +155,9 @@ def match_exception(text: str, frames: Sequence[str]) -> Cue | None:
     What runs while a module is imported is none of its functions.
     """
     frames = [frame for frame in frames if not frame.endswith(":<module>")]
-    for cue in table().sections["exception"]:
-        if cue.matches(text) and (cue.frames is None or any(cue.frames.search(frame) for frame in frames)):
+    for literal, cue in _candidates("exception", _bare(text)):
+        found = literal in text and cue.pattern.search(text)
+        if found and (cue.frames is None or any(cue.frames.search(frame) for frame in frames)):
             return cue
     return None
 
@@ -141,8 +168,8 @@ def level_of(reason: str) -> Level:
 
 
 @cache
-def _words() -> re.Pattern[str]:
-    return re.compile("|".join(re.escape(word.translate(_NO_DIGITS)) for word in table().words))
+def _gate() -> Gate:
+    return gate_of(table().words)
 
 
 @cache

@@ -26,7 +26,7 @@ from tenant_client.sources.kernel_log import KernelLines
 from tenant_client.sources.nccl_log import RANK_WORD, NcclLines
 from tenant_client.sources.prefixes import NCCL_LINE, LineOrigin, place, stamp
 from tenant_client.sources.reasons import REASONS, UNKNOWN, somebody_ended
-from tenant_client.sources.scanning import Line, Scanner, gate_of
+from tenant_client.sources.scanning import Gate, Line, Scanner, gate_of
 from tenant_client.sources.survival import CAUGHT, SURVIVED, WELL, LogLevel, Steps, begins_again, is_teardown, record
 from tenant_client.sources.torchrun import SOURCE as TORCHRUN, WORDS as TORCHRUN_WORDS, TorchrunLines
 from tenant_client.sources.tracebacks import Raised, Tracebacks
@@ -95,12 +95,12 @@ def _words() -> tuple[str, ...]:
 
 
 @cache
-def _gate() -> re.Pattern[bytes]:
+def _gate() -> Gate:
     return gate_of(_words())
 
 
 @cache
-def _gate_and_progress() -> re.Pattern[bytes]:
+def _gate_and_progress() -> Gate:
     return gate_of((*_words(), *_PROGRESS_WORDS, *_COUNTED_WORDS))
 
 

@@ -16,7 +16,7 @@ from tenant_client.sources.cues import match_line, table
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.prefixes import place, stamp
 from tenant_client.sources.reasons import UNKNOWN
-from tenant_client.sources.scanning import Line, Scanner, gate_of
+from tenant_client.sources.scanning import Gate, Line, Scanner, gate_of
 from tenant_client.sources.xid import XIDS, Xid, XidRole
 
 SOURCE = "kernel_log"
@@ -115,7 +115,7 @@ def looks_like(head: str) -> bool:
 
 
 @cache
-def _gate() -> re.Pattern[bytes]:
+def _gate() -> Gate:
     return gate_of(table().words)
 
 

@@ -12,7 +12,7 @@ from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits,
 from tenant_client.sources.cues import match_line, table
 from tenant_client.sources.evidence import Evidence
 from tenant_client.sources.prefixes import NCCL_LINE, place, stamp
-from tenant_client.sources.scanning import Line, Scanner, gate_of
+from tenant_client.sources.scanning import Gate, Line, Scanner, gate_of
 
 SOURCE = "nccl_log"
 RANK_WORD = "COMPLETE"  # of "Init COMPLETE", where a process tells its rank
@@ -65,7 +65,7 @@ def looks_like(head: str) -> bool:
 
 
 @cache
-def _gate() -> re.Pattern[bytes]:
+def _gate() -> Gate:
     return gate_of((*table().words, RANK_WORD))
 
 

@@ -16,9 +16,11 @@ r"""What shows that a job lived on after what looked like its failure: steps, re
 import re
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import lru_cache
 from itertools import islice
 
 from tenant_client.sources.prefixes import NCCL_LINE
+from tenant_client.sources.scanning import alternation
 
 SURVIVED = 5  # so many steps after a failure show that it ended nothing
 STEP = re.compile(r"\b(\d+)/\d+ \[|\biteration\D{0,12}(\d+)|\b(?:step|iter)\W{1,8}(\d+)", re.ASCII | re.IGNORECASE)
@@ -35,6 +37,7 @@ _END_WORDS = (
     *("unreachable", "wait", "kill", "dead", "lost", "sleep", "fail", "error", "exception", "fatal", "critical", "n/a"),
     *("0x", "nccl ", 'file "', "frame #", "srun: ", "slurmstepd", "wandb: ", "make: "),
 )
+_MAY_END = re.compile(alternation(_END_WORDS))
 _END = re.compile(
     r"(?i:\b(?:retr(?:y|ies|ying)|attempts?|still|time[ds]?[ -]?out|heartbeats?|watchdog|monitor\w*|signal|abort\w*"
     r"|terminat\w*|exit\w*|shut\w*|clos(?:e|ed|ing)|destroy\w*|poll\w*|(?:re|dis)connect\w*|back(?:ing )?off"
@@ -46,8 +49,9 @@ _END = re.compile(
 )
 _BUS_ID = re.compile(r":[\dA-Fa-f]{2}:[\dA-Fa-f]{2}\.\d\b", re.ASCII)
 _CLOCK = re.compile(r"\d{4}[-/]\d\d[-/]\d\d(?:[tT _,]+\d)?|\d+:\d\d(?::\d\d)?(?:[.,]\d+)?", re.ASCII)
-_NUMBER = re.compile(
-    r"(?:(?<![A-Za-z\d.-])|(?<=[a-z]{4})|(?<=[a-z]-))\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w|\.\d)", re.ASCII
+_NUMBER = re.compile(  # the digit first, then what precedes it: only places with a digit are tried
+    r"\d(?:(?<![A-Za-z\d.-]\d)|(?<=[a-z]{4}\d)|(?<=[a-z]-\d))\d*(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w|\.\d)",
+    re.ASCII,
 )
 _WORD_BEFORE = re.compile(r"[^a-z\d#]{0,20}([a-z]+|#)", re.ASCII)  # of a text backwards
 _UNIT_AFTER = re.compile(
@@ -188,6 +192,7 @@ _LEVEL_WORDS = (
     *("INFO", "WARN", "ERROR", "DEBUG", "TRACE", "NOTICE", "SUCCESS", "EXCEPTION", "CRITICAL", "FATAL"),
     *("[info", "[warn", "[error", "[debug", "[exception", "[critical", "evel", "lvl", "everity"),
 )
+_MAY_BE_RECORD = re.compile(alternation(_LEVEL_WORDS))
 _GLOG = re.compile(r"\W{0,4}[DIWEF]\d{4} ", re.ASCII)
 _BEFORE_LEVEL = 100
 _ORIGIN = re.compile(r"^\[?(?:rank|default)?\d*\]?: ?|\([^()]{1,80}\) ?", re.ASCII)
@@ -198,7 +203,7 @@ _CPP = re.compile(r"\.(?:cpp|cc|cxx|cu|h|hpp):\d+\]|\[[DIWEF]\d{4} ", re.ASCII)
 def record(text: str) -> Record | None:
     """The level and shape of a line that a logger of Python's wrote; None for all others."""
     head = _ORIGIN.sub("", text[:256], count=1)
-    if not any(word in head for word in _LEVEL_WORDS) and not _GLOG.match(head):
+    if not _MAY_BE_RECORD.search(head) and not _GLOG.match(head):
         return None
     found = _LEVEL.search(head, 0, _BEFORE_LEVEL)
     if not found or _SENTENCE.search(head[: found.start()]) or NCCL_LINE.search(head) or _CPP.search(head):
@@ -208,13 +213,12 @@ def record(text: str) -> Record | None:
     return None if level is None else Record(level, shape)
 
 
+@lru_cache(1)  # of the line that was counted as no step
 def is_teardown(text: str) -> bool:
     """Whether a line reads like one of a job that ends, waits or tries again."""
     text = text[:_LOOKED_AT]
-    lower = text.lower()
-    return _BUS_ID.search(text) is not None or (
-        any(word in lower for word in _END_WORDS) and _END.search(text) is not None
-    )
+    may = _MAY_END.search(text.lower()) is not None
+    return _BUS_ID.search(text) is not None or (may and _END.search(text) is not None)
 
 
 # ---- ends and beginnings -------------------------------------------------------------------------------------------
@@ -249,6 +253,7 @@ _AGAIN_WORDS = (
     "un",
     "rial",
 )
+_MAY_BEGIN = re.compile(alternation(_AGAIN_WORDS))
 CAUGHT = re.compile(
     r"(?i)\b(?:retr\w+|skip\w*|ignor\w*|fall\w*[ -]?back|caught|suppress\w*|continu\w*|could not|cannot|can't|unable"
     r"|failed|optional|disabl\w*|recover\w*|try\w* again|will be|went wrong)\b"
@@ -257,6 +262,5 @@ CAUGHT = re.compile(
 
 def begins_again(text: str) -> bool:
     """Whether a line says that another attempt begins, or that one has ended."""
-    return (text[:1] == "+" or any(word in text for word in _AGAIN_WORDS)) and _AGAIN.search(
-        text[:_LOOKED_AT]
-    ) is not None
+    may = text[:1] == "+" or _MAY_BEGIN.search(text) is not None
+    return may and _AGAIN.search(text[:_LOOKED_AT]) is not None

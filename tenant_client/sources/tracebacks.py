@@ -93,14 +93,14 @@ class Tracebacks:
         A part says nothing by itself. A traceback whose header is muted is followed to its end and then forgotten.
         """
         body = _TIME.sub("", text, count=1)
-        header = _HEADER.search(body)
+        header = _HEADER.search(body) if "Traceback (m" in body else None
         if header and header.start() <= 120:
             self._header = number, text
             self._begin(_prefix(body[: header.start()]), below, muted=muted, is_original=bool(header["original"]))
             return True
-        for one in sorted(self._open.values(), key=lambda one: -len(one.prefix)):
-            if body.startswith(one.prefix):
-                return self._continue(one, number, text, body[len(one.prefix) :])
+        prefix = max(filter(body.startswith, self._open), key=len, default=None)
+        if prefix is not None:
+            return self._continue(self._open[prefix], number, text, body[len(prefix) :])
         lone = _LONE_FRAME.match(body)
         if lone:
             logged = self._header[1] if self._header[0] == number - 1 else ""  # a logger heads the header only

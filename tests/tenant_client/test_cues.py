@@ -1,8 +1,10 @@
 """The cue table and the Xid catalogue: valid as shipped, refused when wrong, and gated without gaps."""
 
 import io
+import itertools
 import json
 import re
+import string
 from pathlib import Path
 
 import pytest
@@ -155,6 +157,15 @@ def test_cudas_errors_are_the_programs_or_the_devices_wherever_they_are_read(wor
         assert (cue.domain or REASONS[cue.reason].domain) == (Domain.FRAMEWORK if own else Domain.INFRASTRUCTURE)
 
 
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_search_finds_every_literal_that_a_line_may_hold(section: str) -> None:
+    literals = [(literal, cue) for cue in table().sections[section] for literal in cue.literals]
+    for text in (cue.example for cues in table().sections.values() for cue in cues):
+        bare = "".join(letter for letter in text if letter not in string.digits)
+        may = [one for one in literals if "".join(letter for letter in one[0] if letter not in string.digits) in bare]
+        assert list(table().literals[section].within(bare.encode())) == may
+
+
 # ---- the gate ------------------------------------------------------------------------------------------------------
 
 
@@ -171,7 +182,9 @@ class Pieces:
 
 
 def hits(data: bytes, sizes: list[int], limits: ReadLimits) -> list[tuple[int, str]]:
-    scanner = Scanner(CappedReader(Pieces(data, sizes), "a.log", len(data)), gate_of(["Xid (", "needle"]), limits)
+    scanner = Scanner(
+        CappedReader(Pieces(data, sizes), "a.log", len(data)), gate_of(["Xid (", "needle", "part: 0"]), limits
+    )
     found = []
     while (line := scanner.hit()) is not None:
         found.append((line.number, line.text))
@@ -179,7 +192,15 @@ def hits(data: bytes, sizes: list[int], limits: ReadLimits) -> list[tuple[int, s
 
 
 @given(
-    st.lists(st.sampled_from(["straw", "a needle in it", "Xid (1", "", "x" * 90, "bar\rneedle\rbar"]), max_size=30),
+    st.lists(
+        st.sampled_from(
+            [
+                *("straw", "a needle in it", "Xid (1", "", "x" * 90, "bar\rneedle\rbar"),
+                *("part: 0", "part: 10", "pa2rt: 0", "12 straws", "345 straws"),
+            ]
+        ),
+        max_size=30,
+    ),
     st.lists(st.integers(1, 40), max_size=60),
 )
 def test_no_word_is_missed_wherever_blocks_end(rows: list[str], sizes: list[int]) -> None:
@@ -188,9 +209,16 @@ def test_no_word_is_missed_wherever_blocks_end(rows: list[str], sizes: list[int]
         (number, piece)
         for number, row in enumerate(rows, 1)
         for piece in row.split("\r")
-        if "needle" in piece or "Xid (" in piece
+        if "needle" in piece or "Xid (" in piece or "part: 0" in piece
     ]
     assert hits(data, list(sizes), ReadLimits()) == wanted
+
+
+def test_words_are_found_in_a_log_of_more_kinds_of_lines_than_are_kept() -> None:
+    kinds = ["".join(letters) for letters in itertools.product("abcdefgh", repeat=5)]
+    rows = [row for kind in kinds for row in (f"{kind} 1", f"{kind} 22", f"{kind} needle {kind}" * (kind[3:] == "hh"))]
+    wanted = [(number, row) for number, row in enumerate(rows, 1) if "needle" in row]
+    assert hits("\n".join(rows).encode(), [], ReadLimits()) == wanted
 
 
 @pytest.mark.parametrize("before", range(0, 1400, 13))
