@@ -17,12 +17,10 @@ Sources: RFC 9496 (ristretto255), RFC 9380 §5.3.1 (expand_message_xmd) and appe
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cache, reduce
 from hashlib import sha512
 from hmac import compare_digest
-from typing import Self
-
-import rbcl
+from typing import Any, Self
 
 from crypto.errors import DecodeError
 
@@ -33,6 +31,14 @@ ORDER = 2**252 + 27742317777372353535851937790883648493  # RFC 9496 §4.4
 ELEMENT_BYTES = 32
 SCALAR_BYTES = 32
 WIDE_BYTES = 64  # reduced modulo ORDER they are uniform but for 2^-260
+
+
+@cache
+def _sodium() -> Any:
+    """The package rbcl, imported at first use: it takes a tenth of a second, and who reads a directory does without."""
+    import rbcl
+
+    return rbcl
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -66,20 +72,20 @@ class Scalar:
 
     @classmethod
     def _reduced(cls, wide: bytes) -> Self:
-        return cls(rbcl.crypto_core_ristretto255_scalar_reduce(wide))
+        return cls(_sodium().crypto_core_ristretto255_scalar_reduce(wide))
 
     def inverse(self) -> "Scalar":
         """The scalar that gives 1 when multiplied with this one; ValueError for zero."""
-        return Scalar(rbcl.crypto_core_ristretto255_scalar_invert(self.encoded))
+        return Scalar(_sodium().crypto_core_ristretto255_scalar_invert(self.encoded))
 
     def __add__(self, other: "Scalar") -> "Scalar":
-        return Scalar(rbcl.crypto_core_ristretto255_scalar_add(self.encoded, other.encoded))
+        return Scalar(_sodium().crypto_core_ristretto255_scalar_add(self.encoded, other.encoded))
 
     def __sub__(self, other: "Scalar") -> "Scalar":
-        return Scalar(rbcl.crypto_core_ristretto255_scalar_sub(self.encoded, other.encoded))
+        return Scalar(_sodium().crypto_core_ristretto255_scalar_sub(self.encoded, other.encoded))
 
     def __mul__(self, other: "Scalar") -> "Scalar":
-        return Scalar(rbcl.crypto_core_ristretto255_scalar_mul(self.encoded, other.encoded))
+        return Scalar(_sodium().crypto_core_ristretto255_scalar_mul(self.encoded, other.encoded))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scalar) and compare_digest(self.encoded, other.encoded)
@@ -99,12 +105,12 @@ class Element:
         if data == IDENTITY.encoded:
             raise DecodeError("a group element is the identity")
         # libsodium's own check ignores the top bit and so lets a second encoding of each element pass.
-        if data[-1] & 0x80 or not rbcl.crypto_core_ristretto255_is_valid_point(data):
+        if data[-1] & 0x80 or not _sodium().crypto_core_ristretto255_is_valid_point(data):
             raise DecodeError("a group element is not canonically encoded")
         return cls(data)
 
     def __add__(self, other: "Element") -> "Element":
-        return Element(rbcl.crypto_core_ristretto255_add(self.encoded, other.encoded))
+        return Element(_sodium().crypto_core_ristretto255_add(self.encoded, other.encoded))
 
     def __repr__(self) -> str:
         return f"Element({self.encoded.hex()})"
@@ -119,12 +125,12 @@ def mul(scalar: Scalar, element: Element) -> Element:
     # libsodium reports an invalid element and a product that is the identity alike; only the first is an error here.
     if scalar == ZERO or element == IDENTITY:
         return IDENTITY
-    return Element(rbcl.crypto_scalarmult_ristretto255(scalar.encoded, element.encoded))
+    return Element(_sodium().crypto_scalarmult_ristretto255(scalar.encoded, element.encoded))
 
 
 def mul_base(scalar: Scalar) -> Element:
     """The generator added to itself `scalar` times: the public key of a secret."""
-    return Element(rbcl.crypto_scalarmult_ristretto255_base_allow_scalar_zero(scalar.encoded))
+    return Element(_sodium().crypto_scalarmult_ristretto255_base_allow_scalar_zero(scalar.encoded))
 
 
 def dot(scalars: Iterable[Scalar], elements: Iterable[Element]) -> Element:
@@ -134,7 +140,7 @@ def dot(scalars: Iterable[Scalar], elements: Iterable[Element]) -> Element:
 
 def hash_to_group(message: bytes, dst: bytes) -> Element:
     """An element that nobody knows the logarithm of (RFC 9380, appendix B). `dst` separates domains, 1–255 bytes."""
-    return Element(rbcl.crypto_core_ristretto255_from_hash(expand_message_xmd(message, dst, WIDE_BYTES)))
+    return Element(_sodium().crypto_core_ristretto255_from_hash(expand_message_xmd(message, dst, WIDE_BYTES)))
 
 
 def hash_to_scalar(message: bytes, dst: bytes) -> Scalar:

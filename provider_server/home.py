@@ -12,37 +12,37 @@ its owner can read.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from crypto.ids import Token
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
-from federation.protocol.bundle import ContextName
-from federation.protocol.ceremony import Committee
-from federation.protocol.invitation import Invitation
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
 from federation.runtime.settings import BadSettings, load
 from federation.runtime.visible import short
 from provider_server.fleet.leases import Lease, context_links, context_tokens
-from provider_server.rounds.provider import Provider
+from provider_server.rounds.lease_book import LeaseBook
 from provider_server.settings import ProviderSettings
 from provider_server.store.store import Store, StoreNotEmpty
 
-if TYPE_CHECKING:  # what learns takes a second to import: verbs that record leases do without
+if TYPE_CHECKING:  # what learns takes a second to import, and rounds a tenth: verbs that record leases do without
+    from federation.protocol.ceremony import Committee
     from federation.transport.certificates import Certificate
     from provider_server.fleet.parts import FabricParts
     from provider_server.learning.findings import Findings
     from provider_server.learning.kin import Features
     from provider_server.learning.own_sight import OwnSight
     from provider_server.learning.publisher import Publisher
+    from provider_server.rounds.provider import Provider
     from provider_server.rounds.release import Release
 
 CONTROL = "control.sock"
+Book = TypeVar("Book", bound=LeaseBook)
 SAMPLE = Path(__file__).with_name("provider.toml")
 
 
@@ -71,7 +71,7 @@ def renew_certificate(home: Path, hosts: Sequence[str], now: datetime, lifetime_
     return certificate
 
 
-def found(home: Path, database: str | None, committee: Committee) -> None:
+def found(home: Path, database: str | None, committee: "Committee") -> None:
     """Begins the directory of a new federation in a new store."""
     signing_key = SigningKey(read_key(home / "signing.key"))
     settings = settings_of(home)
@@ -113,8 +113,31 @@ def founded_hour(home: Path) -> float:
     return (home / "signing.key").stat().st_mtime / SECONDS_PER_HOUR
 
 
-def open_provider(home: Path, database: str | None, settings: ProviderSettings) -> Provider:
+def open_provider(home: Path, database: str | None, settings: ProviderSettings) -> "Provider":
     """The provider that lives in `home`; HomeError, BadDatabase and BadSettings name what is missing or wrong."""
+    from provider_server.rounds.provider import Provider
+
+    def provider(key: SigningKey, context_key: bytes, store: Store, parts: "FabricParts | None") -> Provider:
+        return Provider(key, context_key, settings.plan.settings, store, os.urandom, parts=parts)
+
+    return _opened(home, database, settings, provider)
+
+
+def open_leases(home: Path, database: str | None, settings: ProviderSettings) -> LeaseBook:
+    """The leases of that provider, for verbs that only record them; the same errors."""
+
+    def leases(key: SigningKey, context_key: bytes, store: Store, parts: "FabricParts | None") -> LeaseBook:
+        return LeaseBook(key, context_key, settings.plan.weeks_per_epoch, store, parts=parts)
+
+    return _opened(home, database, settings, leases)
+
+
+def _opened(
+    home: Path,
+    database: str | None,
+    settings: ProviderSettings,
+    of: "Callable[[SigningKey, bytes, Store, FabricParts | None], Book]",
+) -> Book:
     founded(home)
     signing_key, context_key = SigningKey(read_key(home / "signing.key")), read_key(home / "context.key")
     with ExitStack() as until_open:
@@ -123,11 +146,11 @@ def open_provider(home: Path, database: str | None, settings: ProviderSettings) 
             raise HomeError("the database contains no directory", hint="found a federation: `pharoah-provider init`")
         try:
             parts = fabric_parts(settings)
-            provider = Provider(signing_key, context_key, settings.plan.settings, store, os.urandom, parts=parts)
+            book = of(signing_key, context_key, store, parts)
         except ValueError as error:
             raise BadSettings(f"[plan] weeks_per_epoch: {error}", hint="restore its former value") from error
         until_open.pop_all()
-    return provider
+    return book
 
 
 def fabric_parts(settings: ProviderSettings) -> "FabricParts | None":
@@ -151,6 +174,7 @@ def fabric_parts(settings: ProviderSettings) -> "FabricParts | None":
 
 def open_publisher(home: Path, store: Store) -> "Publisher":
     """The publisher that lives in `home`, on the store of its provider."""
+    from federation.protocol.bundle import ContextName
     from provider_server.learning import hardware
     from provider_server.learning.findings import learn
     from provider_server.learning.publisher import Publisher
@@ -184,8 +208,10 @@ def _features(home: Path, context_key: bytes, epoch: int) -> "Features":
     return {context_tokens(context_key, epoch, hardware.label_of(one), 0)["context"]: own for one, own in of.items()}
 
 
-def invitation(home: Path, provider: Provider, settings: ProviderSettings) -> bytes:
+def invitation(home: Path, provider: "Provider", settings: ProviderSettings) -> bytes:
     """What tenants and trustees need to join, signed."""
+    from federation.protocol.invitation import Invitation
+
     host = settings.listen.advertised_host
     invited = Invitation(
         provider.directory.provider,

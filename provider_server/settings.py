@@ -1,6 +1,6 @@
 """The settings in provider.toml: every key with its default. See docs/operate.md."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
@@ -9,7 +9,9 @@ from federation.protocol.bundle import LONGEST_NAME
 from federation.protocol.plan import LONGEST_HORIZON, Mechanism, are_in_order
 from federation.protocol.subjects import Subject
 from federation.runtime.settings import BadSettings
-from provider_server.rounds.planning import PlanSettings, with_optional
+
+if TYPE_CHECKING:
+    from provider_server.rounds.planning import PlanSettings
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -79,8 +81,10 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return dict(zip((Subject.VOTES, Subject.SPEED, Subject.GOODPUT), shares, strict=True))
 
     @property
-    def settings(self) -> PlanSettings:
+    def settings(self) -> "PlanSettings":
         """As planning takes it."""
+        from provider_server.rounds.planning import PlanSettings, with_optional
+
         return PlanSettings(
             epsilon=self.epsilon,
             delta=self.delta,

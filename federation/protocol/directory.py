@@ -20,18 +20,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from crypto.codec import Count, Few, Many, Message, Record, decode, digest, encode, is_labelled
 from crypto.errors import BadSignature, PeerFault, Refusal
 from crypto.ids import Digest, EncodedElement, MaskPublicKey, SignatureBytes, TenantId, VerifyKey
-from crypto.masking import MaskKey
 from crypto.possession import MaskKeyClaim, check_possession
 from crypto.ristretto import Element
 from crypto.signing import Signed, SigningKey, open_signed, tenant_id
 from federation.protocol.pass_messages import PassKeys
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.seats import MaskTrusteeKey, Reseating, Seats, TrusteeRecord, check_reseating
+
+if TYPE_CHECKING:  # masks are numpy's words: who reads a directory makes none
+    from crypto.masking import MaskKey
 
 M = TypeVar("M", bound=Message)
 
@@ -66,7 +68,7 @@ class Member(Record, frozen=True):
     possession: SignatureBytes
 
     @classmethod
-    def of(cls, signing_key: SigningKey, mask_key: MaskKey, made_hour: int) -> "Member":
+    def of(cls, signing_key: SigningKey, mask_key: "MaskKey", made_hour: int) -> "Member":
         """The record of the holder of both keys, for enrolment."""
         claim = MaskKeyClaim(signing_key.public, mask_key.public, made_hour)
         signature = decode(Signed, signing_key.sign(claim)).signature

@@ -16,14 +16,17 @@ from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from crypto.codec import Count, Few, Many, Message, Number, Record, Text
 from crypto.errors import PlanRefused
 from crypto.ids import Digest, MaskPublicKey, RoundId
 from federation.protocol.attendance import Shares, honest_of
 from federation.protocol.causes import Domain
-from federation.protocol.life_table import Dimension, LifeTable
 from federation.protocol.subjects import OPTIONAL, TOKEN_DIMENSIONS, Subject
+
+if TYPE_CHECKING:
+    from federation.protocol.life_table import LifeTable
 
 HOURS_PER_WEEK = 168
 MAX_NAME_CHARACTERS = 64
@@ -248,8 +251,10 @@ class Plan(Message, frozen=True, tag="pharoah/plan/6", dict=True):
             raise ValueError(f"this plan has at most {most} cells: use fewer dimensions per marginal or fewer levels")
 
     @cached_property
-    def tables(self) -> tuple[LifeTable, ...]:
+    def tables(self) -> "tuple[LifeTable, ...]":
         """An empty life table per marginal, in order: the layout of a contribution."""
+        from federation.protocol.life_table import Dimension, LifeTable
+
         axes = {dimension.name: Dimension(dimension.name, dimension.levels) for dimension in self.dimensions}
         return tuple(LifeTable.zeros([axes[name] for name in marginal.dimensions]) for marginal in self.marginals)
 

@@ -16,17 +16,20 @@ Not promised: that a successor is who the trustees think it is; they compare fin
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from crypto.codec import Count, Few, Message, Record, Text, digest, encode
 from crypto.errors import DecodeError, PeerFault, Refusal
 from crypto.ids import Digest, EncodedElement, MaskPublicKey, SignatureBytes, VerifyKey
-from crypto.masking import MaskKey
 from crypto.possession import MaskKeyClaim, check_possession
 from crypto.resharing import reshared_key
 from crypto.ristretto import Element
 from crypto.signing import SigningKey, open_signed_by
 from crypto.threshold import GroupKey
 from crypto.voprf import Elements
+
+if TYPE_CHECKING:  # masks are numpy's words: who reads a directory makes none
+    from crypto.masking import MaskKey
 
 MASK_SEATS = 3  # the last ones, so that of five trustees three sign and three mask
 MaskTrusteeKey = tuple[int, MaskPublicKey]
@@ -58,7 +61,7 @@ class TrusteeRecord(Record, frozen=True):
         cls,
         index: int,
         signing_key: SigningKey,
-        mask_key: MaskKey,
+        mask_key: "MaskKey",
         share_key: EncodedElement,
         *,
         made_hour: int,

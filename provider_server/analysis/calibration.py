@@ -22,7 +22,7 @@ from scipy.stats import chi2
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.intervals import NORMAL_95
 from provider_server.analysis.prediction import Expected, Prediction, Rows
-from provider_server.fleet.leases import rows_of
+from provider_server.fleet.exposure import rows_of
 
 BINS = 10
 WIDTH = 0.05  # of the numerical derivatives

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.intervals import NORMAL_95
 from provider_server.analysis.prediction import Prediction
-from provider_server.fleet.leases import rows_of
+from provider_server.fleet.exposure import rows_of
 
 Places = NDArray[np.intp]
 

@@ -34,7 +34,8 @@ from scipy.special import gammaln, logsumexp, pdtrc
 
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.round_messages import finest_row
-from provider_server.fleet.leases import OF_FAILURE, Lease, Slices, rows_of
+from provider_server.fleet.exposure import OF_FAILURE, Slices, rows_of
+from provider_server.fleet.leases import Lease
 
 Places = NDArray[np.intp]
 Rows = tuple[Places, NDArray[np.bool_], tuple[int, ...]]

@@ -15,13 +15,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, NamedTuple
 
 from crypto.ids import LeaseId
-from federation.protocol.life_table import Floats
-from provider_server.fleet.leases import Slices
+
+if TYPE_CHECKING:  # who records failures counts none: the store does without numpy
+    from federation.protocol.life_table import Floats
+    from provider_server.fleet.exposure import Slices
 
 Hours = tuple[float, float]
 ALWAYS: Sequence[Hours] = ((float("-inf"), float("inf")),)
@@ -48,8 +48,10 @@ class EventsOfLeases:
             found[failure.lease].append(failure.at_h)
         return cls({lease: tuple(sorted(hours)) for lease, hours in found.items()})
 
-    def by_band(self, slices: Slices, edges: Sequence[float]) -> Floats:
+    def by_band(self, slices: "Slices", edges: Sequence[float]) -> "Floats":
         """How many there were in each slice by age band (slices, bands); `edges` are those of the bands, in hours."""
+        import numpy as np
+
         found = np.zeros(slices.node_hours.shape)
         for row, lease in enumerate(slices.leases):
             if lease.lease in self.hours:

@@ -19,7 +19,7 @@ from federation.protocol.service_messages import LeaseChange
 from federation.runtime.hostlist import hostlist
 from provider_server.fleet.leases import Lease
 from provider_server.intake.lease_events import BadLeases, Begin, Change, End, LeaseEvent, Requeue, hours
-from provider_server.rounds.provider import Provider
+from provider_server.rounds.lease_book import LeaseBook
 from provider_server.store.hint_store import EndDraft
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ class LeaseRecorder:
     `contexts` maps lists of hosts to their contexts; a lease all of whose nodes are there has one of these.
     """
 
-    def __init__(self, provider: Provider, home: Path, contexts: Mapping[str, str] = NOBODY) -> None:
-        self._provider = provider
+    def __init__(self, book: LeaseBook, home: Path, contexts: Mapping[str, str] = NOBODY) -> None:
+        self._book = book
         self._home = home
         self._named = {node: context for hosts, context in contexts.items() for node in hostlist(hosts)}
 
@@ -60,13 +60,13 @@ class LeaseRecorder:
         """
         if isinstance(event, Begin):
             return self._begin(event)
-        lease = self._provider.store.lease(event.lease_id)
+        lease = self._book.store.lease(event.lease_id)
         if lease is None:
             raise BadLeases("no lease of this name has begun")
         at_h = hours(event.until if isinstance(event, Change) else event.at)
         if at_h < lease.start_h:
             raise BadLeases("it would end before it began")
-        counted = min(lease.end_h, self._provider.last_end_hour(self._provider.now_h()) or 0)
+        counted = min(lease.end_h, self._book.last_end_hour(self._book.now_h()) or 0)
         end_h = max(at_h, counted)
         planned_h = lease.end_h if limited and lease.end_h < lease.start_h + OPEN_H else None
         if isinstance(event, Change):
@@ -77,48 +77,48 @@ class LeaseRecorder:
         return self._end(lease, end_h, event, told)
 
     def _told(self, lease: Lease, change: LeaseChange, end_h: float, planned_h: float | None) -> EndDraft:
-        return EndDraft(self._provider.now_h(), lease.lease, change, end_h, planned_h)
+        return EndDraft(self._book.now_h(), lease.lease, change, end_h, planned_h)
 
     def _begin(self, event: Begin) -> Recorded:
-        provider, tenant = self._provider, event.tenant_id
-        known = provider.store.lease(event.lease_id)
+        book, tenant = self._book, event.tenant_id
+        known = book.store.lease(event.lease_id)
         nodes = event.nodes or len(event.node_names)
         if known is not None:
             if (known.tenant, known.nodes, known.start_h) != (tenant, nodes, event.at_h):
                 raise BadLeases("a lease of this name began otherwise")
             return Recorded.KNOWN
-        if tenant not in provider.directory.by_id:
+        if tenant not in book.directory.by_id:
             raise BadLeases("this tenant is not enrolled")
         if event.at_h < 0:
             raise BadLeases("it began before 1970")
         context, level = event.context, event.level
         if event.node_names:
             context, level = place(self._home, event.node_names, event.at_h, self._named)
-        labels = provider.context_labels(event.at_h, context, level)
+        labels = book.context_labels(event.at_h, context, level)
         end_h = event.at_h + OPEN_H if event.until is None else hours(event.until)
         lease = Lease(event.lease_id, tenant, nodes, event.at_h, end_h, labels)
         try:
-            provider.record_leases([lease], {lease.lease: event.node_names} if event.node_names else {})
+            book.record_leases([lease], {lease.lease: event.node_names} if event.node_names else {})
         except IntegrityError as error:
             raise BadLeases("a lease of this name was recorded at the same moment") from error
         return Recorded.BEGUN
 
     def _change(self, lease: Lease, end_h: float, told: EndDraft | None) -> Recorded:
-        if self._provider.store.ends.came(lease.lease):
+        if self._book.store.ends.came(lease.lease):
             raise BadLeases("this lease has ended")
         if end_h == lease.end_h:
             return Recorded.KNOWN
-        self._provider.store.ends.change(lease.lease, end_h, told)
+        self._book.store.ends.change(lease.lease, end_h, told)
         return Recorded.CHANGED
 
     def _end(self, lease: Lease, end_h: float, event: End, told: EndDraft) -> Recorded:
-        if self._provider.store.ends.came(lease.lease):
+        if self._book.store.ends.came(lease.lease):
             if end_h == lease.end_h:
                 return Recorded.KNOWN
             raise BadLeases("this lease ended at another time")
         requeued = isinstance(event, Requeue)
         try:
-            self._provider.store.ends.end(lease.lease, end_h, requeued=requeued, told=told)
+            self._book.store.ends.end(lease.lease, end_h, requeued=requeued, told=told)
         except IntegrityError as error:
             raise BadLeases("the end of this lease was recorded at the same moment") from error
         return Recorded.REQUEUED if requeued else Recorded.ENDED

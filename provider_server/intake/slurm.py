@@ -26,7 +26,7 @@ from provider_server.fleet.leases import Lease
 from provider_server.fleet.slurm import JobStart, UnusableSlurm, read_starts
 from provider_server.intake.lease_events import FAULTS, Begin, Change, End, LeaseEvent, Requeue, why
 from provider_server.intake.recorder import SAME_H, LeaseRecorder
-from provider_server.rounds.provider import Provider
+from provider_server.rounds.lease_book import LeaseBook
 
 DAY_S = 86_400
 TICK_S = 1  # Slurm's times are whole seconds: a job that began and ended in one still ran
@@ -100,7 +100,7 @@ def _is_json(head: bytes) -> bool:
 
 
 def follow(
-    provider: Provider,
+    book: LeaseBook,
     recorder: LeaseRecorder,
     secret: bytes,
     tenants: Mapping[str, TenantId],
@@ -118,7 +118,7 @@ def follow(
             continue
         try:
             name = lease_of_job(keys[tenant], start.cluster, start.job, start.restarts)
-            changes += _take(provider, recorder, name, events_of(start, name, tenant, now_s), start)
+            changes += _take(book, recorder, name, events_of(start, name, tenant, now_s), start)
         except FAULTS as error:  # whatever is wrong with one job, the others are recorded
             left_out[f"job {start.job}: {why(error)}"] += 1
     return Look(changes, left_out)
@@ -141,15 +141,15 @@ def _time(seconds: float) -> datetime:
 
 
 def _take(
-    provider: Provider, recorder: LeaseRecorder, name: LeaseId, events: Iterator[LeaseEvent], start: JobStart
+    book: LeaseBook, recorder: LeaseRecorder, name: LeaseId, events: Iterator[LeaseEvent], start: JobStart
 ) -> Iterator[Followed]:
-    before = provider.store.lease(name)
-    if start.is_requeued and provider.store.ends.came(name):
+    before = book.store.lease(name)
+    if start.is_requeued and book.store.ends.came(name):
         return  # Slurm rewrites the end of a job that is requeued after it was over
     for event in events:
         suspended_h = start.suspended_s / SECONDS_PER_HOUR if isinstance(event, End) else 0.0
         recorder.take(event, limited=start.planned_end_s is not None, suspended_h=suspended_h)
-    lease = provider.store.lease(name)
+    lease = book.store.lease(name)
     if lease is not None and (before is None or abs(lease.end_h - before.end_h) > SAME_H):
         yield Followed(_turn(lease, before, start), lease, start, None if before is None else before.end_h)
 

@@ -27,7 +27,8 @@ from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.plan import Plan
 from provider_server.analysis.drift import Watched
 from provider_server.analysis.prediction import Prediction, mean_risk, predict
-from provider_server.fleet.leases import OF_FAILURE, Lease, Slices
+from provider_server.fleet.exposure import OF_FAILURE, Slices
+from provider_server.fleet.leases import Lease
 from provider_server.rounds.release import Release
 
 

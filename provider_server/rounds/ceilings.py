@@ -27,7 +27,8 @@ from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.noise import opened_shares
 from federation.protocol.plan import HOURS_PER_WEEK, Marginal, Mechanism, Plan
 from federation.protocol.subjects import most_added
-from provider_server.fleet.leases import OF_FAILURE, Lease, rows_of
+from provider_server.fleet.exposure import OF_FAILURE, rows_of
+from provider_server.fleet.leases import Lease
 
 SLACK_H = 0.25  # clocks differ, and a failure is noticed a little after its lease has ended
 

@@ -17,7 +17,8 @@ from crypto.signing import reopened
 from federation.protocol.life_table import LifeTable, embed
 from federation.protocol.plan import Plan
 from federation.protocol.round_messages import Contribution, ContributionHeader, UnmaskRequest
-from provider_server.fleet.leases import Lease, Slices, expose
+from provider_server.fleet.exposure import Slices, expose
+from provider_server.fleet.leases import Lease
 from provider_server.rounds.ceilings import Ceiling, job_weeks
 from provider_server.rounds.release import LateAnswer
 from provider_server.store.round_store import KeptRound, RoundState, RoundStore

@@ -6,8 +6,9 @@ from crypto.ids import TenantId
 from crypto.masking import Words, add_words
 from federation.protocol.life_table import LifeTable
 from federation.protocol.noise import from_ring, noise_variances
-from provider_server.fleet import leases as exposure
-from provider_server.fleet.leases import Lease, Slices
+from provider_server.fleet import exposure
+from provider_server.fleet.exposure import Slices
+from provider_server.fleet.leases import Lease
 from provider_server.rounds import release as gate
 from provider_server.rounds.ceilings import GroupSum, job_weeks
 from provider_server.rounds.grouping import TenantScores, accepted, judge

@@ -5,15 +5,13 @@ Learning from releases is the `Publisher`'s task.
 """
 
 import logging
-import math
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 
 from crypto.codec import decode, digest
 from crypto.errors import MemberRefused, PeerFault, PharoahError, PlanRefused, Refusal
-from crypto.ids import Digest, LeaseId, RoundId, TenantId
+from crypto.ids import Digest, RoundId, TenantId
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed_by, reopened
 from federation.protocol.directory import Directory
@@ -40,8 +38,6 @@ from federation.protocol.round_messages import (
 )
 from federation.protocol.seats import MASK_SEATS
 from federation.protocol.service_messages import Notice
-from federation.runtime.clock import SECONDS_PER_HOUR
-from provider_server.fleet import leases as exposure
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.parts import FabricParts
 from provider_server.rounds import release as gate
@@ -51,7 +47,7 @@ from provider_server.rounds.late import (
     is_over,
     unheard,
 )
-from provider_server.rounds.members import Members
+from provider_server.rounds.lease_book import LeaseBook
 from provider_server.rounds.opening import open_release
 from provider_server.rounds.owners import as_owned, evidence, with_held_links
 from provider_server.rounds.planning import (
@@ -67,7 +63,7 @@ from provider_server.rounds.round import Grouping, Round, is_broken, new_round, 
 from provider_server.rounds.schedule import BadWindow, Window
 from provider_server.store.hint_store import HintStore
 from provider_server.store.round_store import KeptRound, RoundState
-from provider_server.store.store import NOWHERE, Store
+from provider_server.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +82,7 @@ class RoundUnderWay(Refusal):
     )
 
 
-class Provider:
+class Provider(LeaseBook):
     """Holds the provider's signing key and the secret of its context tokens, and shows neither."""
 
     def __init__(
@@ -99,29 +95,10 @@ class Provider:
         now_s: Callable[[], float] = time.time,
         parts: FabricParts | None = None,
     ) -> None:
-        self._now_s = now_s
-        self._parts = parts
+        super().__init__(signing_key, context_secret, settings.weeks_per_epoch, store, now_s, parts)
         self.settings = settings
         self._signing_key = signing_key
-        self._context_secret = context_secret
-        self.store = store
         self._random_bytes = random_bytes
-        self.members = Members(signing_key, store, now_s)
-        if self.directory.weeks_per_epoch != settings.weeks_per_epoch:
-            raise ValueError(f"the directory fixes {self.directory.weeks_per_epoch} weeks per epoch")
-
-    def now_h(self) -> float:
-        """Hours since 1970, by this provider's clock."""
-        return self._now_s() / SECONDS_PER_HOUR
-
-    def close(self) -> None:
-        """Closes the store."""
-        self.store.close()
-
-    @property
-    def directory(self) -> Directory:
-        """The current members and trustees."""
-        return self.members.directory
 
     @property
     def hints(self) -> HintStore:
@@ -129,28 +106,6 @@ class Provider:
         return self.store.hints
 
     # ---- leases ------------------------------------------------------------------------------------------------------
-
-    def epoch(self, hour: float) -> int:
-        """The epoch of an hour; tokens change with the epoch."""
-        return self.directory.epoch(hour)
-
-    def context_labels(self, hour: float, context: str, level: int) -> dict[str, str]:
-        """The tokens that a tenant gets with a lease on this context at this build-up level."""
-        return exposure.context_tokens(self._context_secret, self.epoch(hour), context, level)
-
-    def record_leases(self, leases: Iterable[Lease], node_names: Mapping[LeaseId, Sequence[str]] = NOWHERE) -> None:
-        """Stores granted leases, and the names of their nodes where they are known.
-
-        Where there is a fabric, leases get the tokens of the parts that their nodes hang on.
-        """
-        self.store.add_leases(
-            (self._with_parts(lease, node_names.get(lease.lease, ())) for lease in leases), node_names
-        )
-
-    def _with_parts(self, lease: Lease, nodes: Sequence[str]) -> Lease:
-        if self._parts is None or not nodes:
-            return lease
-        return replace(lease, units=self._parts.of_nodes(self._context_secret, self.epoch(lease.start_h), nodes))
 
     def part_tokens(self, epoch: int) -> list[list[str]]:
         """The tokens of the rows of votes in an epoch: units × (rails, none known); none without a fabric."""
@@ -414,12 +369,6 @@ class Provider:
     def releases(self) -> list[gate.Release]:
         """All releases, oldest first."""
         return [gate.from_bytes(data) for data in self.store.releases()]
-
-    def last_end_hour(self, by_hour: float = math.inf) -> int | None:
-        """The end of the latest window of any round, released or not, that ended by an hour; None before the first."""
-        rounds = self.store.rounds.rounds()
-        ends = [reopened(Plan, record.signed_plan).end_hour for record in rounds]
-        return max((end for end in ends if end <= by_hour), default=None)
 
     def withdraw_ahead(self, now_hour: float) -> None:
         """Forgets rounds over weeks that have not ended, to which nobody has contributed.

@@ -24,7 +24,8 @@ from federation.protocol import life_table, noise
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.plan import Plan
 from federation.protocol.subjects import Subject
-from provider_server.fleet.leases import Lease, Slices
+from provider_server.fleet.exposure import Slices
+from provider_server.fleet.leases import Lease
 
 
 class Answered(Record, frozen=True):

@@ -64,9 +64,9 @@ def kubernetes(
     with failing():
         settings = homes.settings_of(place)
         api = _api(settings.kubernetes)
-        with closing(homes.open_provider(place, database, settings)) as provider, watching(api) as watches:
-            marks = Marks(api, place, lambda hour, name: provider.context_labels(hour, name, 0)["context"], settings)
-            recorder = LeaseRecorder(provider, place, settings.leases.contexts)
+        with closing(homes.open_leases(place, database, settings)) as book, watching(api) as watches:
+            marks = Marks(api, place, lambda hour, name: book.context_labels(hour, name, 0)["context"], settings)
+            recorder = LeaseRecorder(book, place, settings.leases.contexts)
             follower = Follower(recorder, place, read_key(place / "context.key"), settings.kubernetes)
             with marking(marks, once=once):
                 follow(watches, follower, told, once=once)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from provider_server.intake.recorder import LeaseRecorder
     from provider_server.learning.hardware import Kept
     from provider_server.learning.on_probation import OnProbation
-    from provider_server.rounds.provider import Provider
+    from provider_server.rounds.lease_book import LeaseBook
 
 NOTHING = "nothing was recorded; correct or remove the line"
 
@@ -49,21 +49,21 @@ def lease(
 
     place = required(home)
     with failing():
-        provider = homes.open_provider(place, database, homes.settings_of(place))
+        book = homes.open_leases(place, database, homes.settings_of(place))
         try:
-            granted = list(_leases(provider, file, hardware.load(place), on_probation.load(place)))
+            granted = list(_leases(book, file, hardware.load(place), on_probation.load(place)))
             placed = {one.lease: nodes for one, nodes in granted if nodes}
-            provider.record_leases([one for one, _ in granted], placed)
+            book.record_leases([one for one, _ in granted], placed)
         except IntegrityError as error:
             raise BadLeases(f"a lease is recorded already: {file}", hint=NOTHING) from error
         finally:
-            provider.close()
+            book.close()
     rows: list[LeaseRow] = [{"file": str(file), "leases": len(granted)}]
     print_rows(rows, lambda row: f"{row['file']}: {counted_as(row['leases'], 'lease')}", as_json=as_json)
 
 
 def _leases(
-    provider: "Provider", file: Path, kept: "Kept | None", probation: "OnProbation"
+    book: "LeaseBook", file: Path, kept: "Kept | None", probation: "OnProbation"
 ) -> "Iterator[tuple[Lease, tuple[str, ...]]]":
     """The leases of a file and their nodes; a lease with node names has those of telemetry and repairs."""
     import msgspec
@@ -99,7 +99,7 @@ def _leases(
             ids = LeaseId(bytes.fromhex(row.lease)), TenantId(bytes.fromhex(row.tenant))
             if ids[0] in seen:
                 raise ValueError("this lease is on an earlier line")
-            if ids[1] not in provider.directory.by_id:
+            if ids[1] not in book.directory.by_id:
                 raise ValueError("this tenant is not enrolled")
             context, level = row.context, row.level
             if row.node_names:
@@ -108,7 +108,7 @@ def _leases(
         except (*MALFORMED, ValueError, BadLeases) as error:
             raise BadLeases(f"{file}, line {number}: {error}", hint=NOTHING) from error
         seen.add(ids[0])
-        labels = provider.context_labels(row.start_h, context, level)
+        labels = book.context_labels(row.start_h, context, level)
         nodes = row.nodes or len(row.node_names)
         yield Lease(*ids, nodes, row.start_h, row.end_h, labels), row.node_names
 
@@ -146,8 +146,8 @@ def lease_events(
     from provider_server.intake.recorder import LeaseRecorder
 
     place = required(home)
-    with failing(), closing(homes.open_provider(place, database, settings := homes.settings_of(place))) as provider:
-        recorder = LeaseRecorder(provider, place, settings.leases.contexts)
+    with failing(), closing(homes.open_leases(place, database, settings := homes.settings_of(place))) as book:
+        recorder = LeaseRecorder(book, place, settings.leases.contexts)
         with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as lines:
             row = _taken(str(file), lines, recorder)
     print_rows([row], _events_line, as_json=as_json)

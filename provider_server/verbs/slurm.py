@@ -79,10 +79,10 @@ def slurm(
         unread: Counter[str] = Counter()
         starts = read_file(file, unread) if file else ask_sacct(since_h, unread)
         settings = homes.settings_of(place)
-        with closing(homes.open_provider(place, database, settings)) as provider:
-            recorder = LeaseRecorder(provider, place, settings.leases.contexts)
+        with closing(homes.open_leases(place, database, settings)) as book:
+            recorder = LeaseRecorder(book, place, settings.leases.contexts)
             secret, tenants = read_key(place / "context.key"), settings.leases.tenants()
-            seen = follow(provider, recorder, secret, tenants, starts, time.time())
+            seen = follow(book, recorder, secret, tenants, starts, time.time())
         left_out = unread + seen.left_out
         if seen.changes or not every_s:
             print_rows([_row(one) for one in seen.changes], _line, as_json=as_json)

@@ -29,7 +29,7 @@ from federation.protocol import life_table, noise
 from federation.protocol.attendance import Shares
 from federation.protocol.noise import Integers, NoiseSampler
 from federation.protocol.plan import HOURS_PER_WEEK, Plan
-from provider_server.fleet.leases import Slices, expose
+from provider_server.fleet.exposure import Slices, expose
 from provider_server.learning.findings import learn
 from provider_server.rounds.planning import MarginalSpec, make_plan
 from provider_server.rounds.release import Answered, Release, release

@@ -38,7 +38,8 @@ from federation.protocol import life_table, noise
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.noise import Integers, NoiseSampler
 from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
-from provider_server.fleet.leases import Lease, Slices, expose
+from provider_server.fleet.exposure import Slices, expose
+from provider_server.fleet.leases import Lease
 from provider_server.learning.findings import Findings, learn
 from provider_server.learning.verdicts import PairFinding
 from provider_server.rounds.planning import PlanSettings, make_plan, next_opening

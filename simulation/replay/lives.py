@@ -21,7 +21,8 @@ from crypto.errors import PharoahError
 from crypto.ids import LeaseId
 from federation.protocol.life_table import LifeTable
 from federation.protocol.noise import Integers, NoiseSampler, SystemSampler
-from provider_server.fleet.leases import Lease, Slices
+from provider_server.fleet.exposure import Slices
+from provider_server.fleet.leases import Lease
 from provider_server.network.grid_tenants import GridTenants
 from provider_server.rounds.planning import PlanSettings, make_plan
 from provider_server.rounds.release import Release

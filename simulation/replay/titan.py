@@ -34,7 +34,8 @@ from federation.protocol.plan import Mechanism
 from federation.runtime.clock import SECONDS_PER_HOUR
 from provider_server.analysis.bands import band_of, bands_from_departures
 from provider_server.analysis.hazard import Cells, HazardFit, Kind, Model, fit_hazard, predict
-from provider_server.fleet.leases import Lease, Slices
+from provider_server.fleet.exposure import Slices
+from provider_server.fleet.leases import Lease
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
 from provider_server.rounds.release import Release
 from simulation.replay.lives import DELTA, DataError, Life, Replay

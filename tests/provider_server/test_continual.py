@@ -32,7 +32,7 @@ from provider_server.analysis.prediction import (
     predict,
     score,
 )
-from provider_server.fleet.leases import expose, rows_of
+from provider_server.fleet.exposure import expose, rows_of
 from provider_server.learning import weekly
 from provider_server.learning.weekly import (
     cell_covariance,

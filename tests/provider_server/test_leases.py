@@ -10,7 +10,8 @@ from hypothesis import given, strategies as st
 from federation.protocol.life_table import LifeTable
 from federation.protocol.plan import Plan
 from federation.protocol.round_messages import finest_row
-from provider_server.fleet.leases import Lease, Slices, context_tokens, expose, expose_table
+from provider_server.fleet.exposure import Slices, expose, expose_table
+from provider_server.fleet.leases import Lease, context_tokens
 from provider_server.rounds.planning import MarginalSpec
 from tests.support.changing import replace
 from tests.support.factories import WEEK, a_lease, a_plan, all_leases, keys, labels, lease_id

@@ -3,6 +3,8 @@
 import gzip
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +286,14 @@ def test_the_verb_counts_every_failure_and_says_what_has_no_time_at_risk(tmp_pat
     assert row["failures_by_kind"] == {"hw": 3}
     assert [text.split(" ", 1)[0] for text in row["left_out"]] == ["2", "1"]
     assert "nodes that never had" in told("hazard", "--events", tmp_path / "events.csv")["left_out"][-1]
+
+
+def test_the_verb_loads_neither_pandas_nor_what_only_models_of_telemetry_need(tmp_path: Path) -> None:
+    words = ["hazard", "--events", str(written(tmp_path, HEADER + "a,1,9,hw\nb,1,9,hw\n"))]
+    code = f"import atexit, sys; sys.argv[1:] = {words}; from provider_server.cli import app;"
+    code += " heavy = {'lifelines', 'pandas', 'scipy.stats', 'scipy.optimize'};"
+    code += " atexit.register(lambda: print(heavy & {*sys.modules})); app()"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()[-1] == "{'scipy.optimize'}"
 
 
 def test_the_verb_tells_a_reader_what_is_wrong(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from federation.protocol.causes import CAUSES
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.noise import NoiseSampler, noise_variances, to_ring
 from federation.protocol.plan import Mechanism, Plan
-from provider_server.fleet.leases import Slices, expose
+from provider_server.fleet.exposure import Slices, expose
 from provider_server.rounds.release import (
     Answered,
     Release,

@@ -9,6 +9,7 @@ import copy
 import json
 import lzma
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -403,10 +404,17 @@ def test_a_lease_tells_nothing_of_its_job_without_the_key(grounds: Grounds) -> N
 # ---- the verbs -------------------------------------------------------------------------------------------------------
 
 
+def test_a_look_loads_neither_rounds_nor_what_counts_in_them() -> None:
+    """It is run again and again, by hand or by cron."""
+    code = "import sys; from provider_server import home; from provider_server.intake import recorder, slurm;"
+    code += " print({'numpy', 'rbcl', 'provider_server.rounds.provider', 'provider_server.learning'} & {*sys.modules})"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
+
+
 def test_the_verb_reads_a_file_and_tells_what_changed(
     grounds: Grounds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(homes, "open_provider", lambda *_: grounds.provider(tmp_path))  # its keys lie in no file
+    monkeypatch.setattr(homes, "open_leases", lambda *_: grounds.provider(tmp_path))  # its keys lie in no file
     home, saved = tmp_path / "provider", tmp_path / "sacct.json"
     accounts = f'[leases]\nslurm_accounts = {{ lab-a = "{tenant(grounds)}" }}\ncontexts = {{ "n[1-4]" = "hall 1" }}\n'
     (home / "provider.toml").write_text(accounts)
