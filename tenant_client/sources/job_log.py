@@ -43,9 +43,12 @@ _BELOW = 20  # lines below an exception in which its message may go on
 DISK_FULL = "disk_full"
 CANCELLED, ABORTED = "cancelled", "aborted"
 CONNECTION = "connection_error"
+_CLOSED = "RendezvousClosedError"  # of those who come to a group that another has given up
+_OF_AN_END = (UNKNOWN, ABORTED, "killed", "runtime_error")
 SEGFAULT = "segmentation_fault"
 DEVICE_LOST = "device_lost"
 GENERAL = "runtime_error"
+_VAGUE = (GENERAL, "shared_memory_full")  # that a segment was not made says not why
 _OWN_CRASH = re.compile(r"Caught signal|SIGSEGV received|Fatal Python error")
 _WRAPPED = re.compile(r"(?<=[\s(])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception))(?:: |\(['\"])")
 _IGNORED = ("xception ignored in", "Error in atexit._run")
@@ -144,6 +147,8 @@ class _Job:
         self._ignored, self._unlogged = -2, False
         self._warned: deque[tuple[re.Pattern[str], Evidence]] = deque(maxlen=_MOST_WARNINGS)
         self._read: deque[str] = deque(maxlen=1024)  # of tracebacks
+        self._attempts: deque[Evidence] = deque(maxlen=_MOST_WARNINGS)  # what ended the earlier ones
+        self._tries, self._lived_at = 1, 0
 
     def wanted(self, scanner: Scanner) -> Line | None:
         """The next line to look at: any within a traceback and after a failure, else one that holds a word."""
@@ -177,8 +182,11 @@ class _Job:
         if not self._failures():
             self._kept = {**self._kept, **self._earlier}
         self._warned.extend(_lasting(self._earlier.values()))
-        if not any(seen.role is Role.ROOT and seen.reason != CANCELLED for seen in self._kept.values()):
+        if not self._roots():
             self._keep_last_words()
+        if self._tries > 1 and all(_CLOSED in one.text for one in self._roots()):
+            self._keep_repeated()
+        self._keep_notice()
         failed = [seen for seen in self._kept.values() if seen.role is Role.ROOT]
         for explains, warning in self._warned:
             if explained := [one for one in failed if warning.line - one.line < _BELOW and explains.search(one.text)]:
@@ -208,6 +216,45 @@ class _Job:
         word = None if any(_tells(seen) for seen in self._kept.values()) else last_words.said(tail, self._read)
         if word is not None:
             self._keep(self._evidence(word.cue, word.line.number, word.text, word.line.text, Form.LAST_WORDS))
+
+        if not any(one.reason not in (UNKNOWN, ABORTED) for one in self._roots()):
+            self._keep_reported(tail)
+
+    def _keep_reported(self, tail: Sequence[Line]) -> None:
+        """Takes an exception that some line names, unless what survivors say stands before it."""
+        symptoms = [one.line for one in self._kept.values() if one.role is Role.SYMPTOM and one.reason != UNKNOWN]
+        reported = [
+            one for one in last_words.reported(tail, self._read) if one.line < min(symptoms, default=one.line + 1)
+        ]
+        one, cue = spokesman(reported) if reported else (None, None)
+        if one is not None and cue is not None and cue.role is Role.ROOT:
+            self._keep(self._evidence(cue, one.line, one.text, one.head, Form.LAST_WORDS))
+
+    def _keep_repeated(self) -> None:
+        """Takes the first exception with which attempt after attempt ended; peers may fail otherwise each time."""
+        told = last_words.lone([line for line in self.leftover.tail if line.number > self._lived_at])
+        cues = ((one, match_exception(one.text, ())) for one in told)
+        lines = [self._evidence(cue, one.line, one.text, one.head, Form.LAST_WORDS) for one, cue in cues if cue]
+        ends = [one for one in (*self._attempts, *lines) if one.role is Role.ROOT and one.line > self._lived_at]
+        for one in ends:
+            if any(other.line != one.line and _kind(other) == _kind(one) for other in ends):
+                self._kept = {kind: seen for kind, seen in self._kept.items() if _CLOSED not in seen.text}
+                self._keep(one)
+                return
+
+    def _keep_notice(self) -> None:
+        """Takes the word that the machine goes, where it stands before failures that follow from such an end."""
+        failed = [one for one in self._failures() if one.reason != CANCELLED]
+        if any(level_of(one.reason) is Level.PROGRAM and one.reason not in _OF_AN_END for one in failed):
+            return
+        first = min((one.line for one in failed), default=0)
+        tail = [line for line in self.leftover.tail if self._alive_at < line.number < first]
+        word = last_words.notice(tail)
+        if word is not None:
+            self._keep(self._evidence(word.cue, word.line.number, word.text, word.line.text, Form.LAST_WORDS))
+
+    def _roots(self) -> list[Evidence]:
+        return [seen for seen in self._kept.values() if seen.role is Role.ROOT and seen.reason != CANCELLED]
 
     def _spoke(self, line: Line) -> bool:
         self._nccl.learn(line.text)
@@ -322,6 +369,7 @@ class _Job:
         if survived:
             self._survived.update(map(_kind, failures))
             self._forget(number)
+            self._lived_at = number
         return survived
 
     def _failures(self) -> list[Evidence]:
@@ -345,12 +393,15 @@ class _Job:
     def _begin_again(self, line: Line) -> None:
         if self._alive and WELL.search(line.text):
             self._forget(line.number)
+            self._lived_at = line.number
             return
         for chain in self._tracebacks.close():
             self._take_chain(chain)
         self._keep_caught()
         earlier = dict(self._kept if self._failures() else self._earlier)
         failed_at = self._failed_at
+        self._attempts.extend(self._roots())
+        self._tries += 1
         self._forget(line.number)
         self._earlier, self._failed_at, self._repeated = earlier, failed_at, 0
 
@@ -361,7 +412,7 @@ class _Job:
                 continue
             said = record(line.text)
             if (said is not None and said.level < LogLevel.ERROR) or (self._alive and line.number > self._failed_at):
-                self._alive_at = line.number
+                self._alive_at = self._lived_at = line.number
                 self._earlier.clear()
                 self._caught = [caught for caught in self._caught if caught.seen.line > line.number]
                 later = {kind: seen for kind, seen in self._kept.items() if seen.line > line.number}
@@ -392,7 +443,7 @@ def _kind(seen: Evidence) -> tuple[str, str]:
 
 def _general(seen: Evidence) -> Evidence:
     """An exception that something else explains: no cause where its own words are general."""
-    return replace(seen, role=Role.SYMPTOM) if seen.reason == GENERAL else seen
+    return replace(seen, role=Role.SYMPTOM) if seen.reason in _VAGUE else seen
 
 
 def _is_failure(seen: Evidence) -> bool:

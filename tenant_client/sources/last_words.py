@@ -3,6 +3,7 @@
 - The last line of an exception whose traceback is not there: among the last lines, or below a line of code.
 - Lines of the table's section `end`, which need no word of the gate.
 - Losses that are no number, if no later one is.
+- Any other line that names an exception, where the log says that something failed.
 
 Nothing before the job's last step counts: it went on after that. Lines of launchers and trackers, which come after a
 failure, are passed over.
@@ -14,15 +15,16 @@ from dataclasses import dataclass, replace
 
 from tenant_client.sources.cues import Cue, Level, match_line, table
 from tenant_client.sources.scanning import Line
-from tenant_client.sources.survival import STEP, SURVIVED, Steps
+from tenant_client.sources.survival import STEP, SURVIVED, LogLevel, Steps, record
 from tenant_client.sources.tracebacks import Raised, continues, is_exception, singled
 
 _LAST_WORDS = 4
 _NAN_LOSSES = 2
+_TAKEN_AWAY = frozenset({"preempted", "node_failure"})
 # What launchers, containers and notebooks put before a line.
 _BEFORE = re.compile(
     r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\[[\w.-]{1,40}[:,]\d{1,4}\](?:<std\w+>:)? ?|\[\d{1,6}\]<std\w+>: ?"
-    r"|\s*\"message\": \"|ErrorMessage \"|\([^()]{1,80}\) "
+    r"|\s*\"message\": \"|ErrorMessage \"|\([^()]{1,80}\) |\[(?!INFO|WARN|DEBUG|info|warn|debug)[A-Za-z][\w.-]{0,60}\] "
     r"|[a-z][a-z0-9.-]{0,60}\d[a-z0-9.-]{0,20}: |\[?\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\]?[: ]+"
     r"|\[?(?:E|ERROR|CRITICAL|FATAL)\b\]?[: ]+(?:\d\d-\d\d [\d:]{8} \[[\w./]+:\d+\] )?)+",
     re.ASCII,
@@ -37,6 +39,27 @@ _AFTERWORDS = re.compile(
 )
 _RETRIED = re.compile(r"(?i)\bretry|\bretries left|\boffline\b", re.ASCII)
 _CODE = re.compile(r'\s{4,}\S|\s*File "[^"]*", line \d+, in ', re.ASCII)
+_NAMED = re.compile(
+    r"(?<![\w.])(?<!raise )((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))(?:: |\(['\"])(?=\S)", re.ASCII
+)
+_TYPE = re.compile(
+    r"\b(?:exc|exception|error)_?(?:type|class|name)\"?[=:] ?\"?((?:\w+\.)*\w+(?:Error|Exception))\b", re.ASCII
+)
+_ERRNO = re.compile(r"\[Errno \d{1,3}\] [A-Z]", re.ASCII)
+_FAILED = re.compile(  # a job's, not a measure's
+    r"\b(?:ERROR|FATAL|CRITICAL|FAILED)\b|\b(?:[Uu]ncaught|[Uu]nhandled|[Cc]rashed|CCL error|ncclRemoteError)\b"
+    r"|^(?:.*[\s\]])?(?:giving up|[Jj]ob failed|Failed - )|[Ff]ailed \(exitcode"
+    r"|(?i:exit(?:s|ed)?(?: with)?(?: return)?(?: code| status)?\W{1,3}[1-9])",
+    re.ASCII,
+)
+_TELLS = re.compile(
+    r"(?i)\b(?:error|fatal|uncaught|unhandled|crash\w*|raised|exception|fail(?:ed|ure)|abort\w*)\b[^.;]{0,40}$",
+    re.ASCII,
+)
+_WENT_ON = re.compile(
+    r"(?i)\b(?:retr(?:y\w*|ies)|skip\w*|ignor\w*|fall\w*[ -]?back|suppress\w*|continu\w*|recover\w*)\b"
+)
+_KERAS = "Exception encountered when calling"  # begins a message of several lines
 _LOSS = re.compile(r"(?i)\b(?:\w*loss(?:es)?|grad_?norm)\b[^\d\n]{0,40}?\b(?:(nan)\b|\d)", re.ASCII)
 
 
@@ -62,6 +85,49 @@ def raised(tail: Sequence[Line], read: Collection[str]) -> list[Raised]:
             found.append(Raised(text, line.number, line.text, (), "handling"))
     retried = max((line.number for line in tail if _RETRIED.search(line.text)), default=-1)
     return [one for one in found if one.line > retried]
+
+
+def reported(tail: Sequence[Line], read: Collection[str]) -> list[Raised]:
+    """Exceptions that any line names, in their order, where another line, or a logger, says that something failed."""
+    found = [
+        Raised(text, line.number, line.text, ())
+        for line in _after_last_step(tail)
+        if line.text not in read and (text := _named(line))
+    ]
+    failed = [line.number for line in tail if _FAILED.search(line.text)]
+    alone = {one.line for one in lone(tail)}
+    return [
+        one
+        for one in found
+        if one.line not in alone or _KERAS in one.text or any(number != one.line for number in failed)
+    ]
+
+
+def lone(lines: Sequence[Line]) -> list[Raised]:
+    """The lines that are an exception's last one, with or without its traceback."""
+    bodies = ((line, singled(_body(line).strip())) for line in lines)
+    return [Raised(body, line.number, line.text, ()) for line, body in bodies if is_exception(body)]
+
+
+def notice(tail: Sequence[Line]) -> LastWord | None:
+    """The line that says that the machine was, or is about to be, taken away."""
+    ends = ((line, match_line(_body(line), ("end",))) for line in tail)
+    return next((LastWord(cue, line, line.text) for line, cue in ends if cue and cue.reason in _TAKEN_AWAY), None)
+
+
+def _named(line: Line) -> str:
+    """The exception that a line is, or that it tells as an error; "" for what its logger calls less grave."""
+    body, head = singled(_body(line).strip()), record(line.text)
+    if _WENT_ON.search(body) or _AFTERWORDS.search(body) or (head is not None and head.level < LogLevel.ERROR):
+        return ""
+    if is_exception(body):
+        return "" if body.partition(":")[0].endswith("Warning") else body
+    found = _NAMED.search(body) or _TYPE.search(body) or _ERRNO.search(body)
+    if found is None or not (head or _FAILED.search(body) or _TELLS.search(body[: found.start()])):
+        return ""
+    if found.re is _ERRNO:
+        return f"OSError: {body[found.start() :]}"
+    return f"{found[1]}: {body[found.end() :] if found.re is _NAMED else body}"
 
 
 def said(tail: Sequence[Line], read: Collection[str] = ()) -> LastWord | None:
@@ -98,7 +164,7 @@ def _after_last_step(lines: Sequence[Line]) -> Sequence[Line]:
     for at, line in enumerate(lines):
         if not _AFTERWORDS.search(_body(line)):
             went_on = steps.feed(line.text) and steps.count >= SURVIVED
-            last = at if went_on or STEP.search(line.text) else last
+            last = at if went_on or (STEP.search(line.text) and not _NAMED.search(line.text)) else last
     return lines[last + 1 :]
 
 

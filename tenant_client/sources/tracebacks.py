@@ -17,10 +17,13 @@ _MOST_OPEN = 64
 _MOST_LINKS = 16
 
 _TIME = re.compile(r"^\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?\s?", re.ASCII)
+_CLOCK = re.compile(r"^((?:(?!Error).){0,60}?\d\d[-/]?\d\d[ T])\d\d:\d\d:\d\d(?:[.,]\d{1,9})?", re.ASCII)
 _HEADER = re.compile(r"(?P<original>Original )?Traceback \(most recent call last\)")
 _WRAPPER = re.compile(r": Caught \w+ .+\.$")
 _FRAME = re.compile(r'\s*File "(?P<path>[^"]*)", line \d+(?:, in (?P<function>.*))?')
-_LONE_FRAME = re.compile(r'^(?P<prefix>(?:\S{1,80}[:\])] ?)?)(?: {2}| {4}| {6})?File "[^"]*", line \d+(?:, in .*)?$')
+_LONE_FRAME = re.compile(
+    r'^(?P<prefix>(?:\S.{0,120}?[:\])|] ?)?)(?: {2}| {4}| {6})?File "[^"]*", line \d+(?:, in .*)?$'
+)
 _FINAL = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::(?: .*)?)?$")
 _ENDINGS = (
     "Error", "Exception", "Exit", "Interrupt", "Failure", "Timeout", "Warning", "NotFound", "Killed", "Disconnected"
@@ -93,6 +96,8 @@ class Tracebacks:
         A part says nothing by itself. A traceback whose header is muted is followed to its end and then forgotten.
         """
         body = _TIME.sub("", text, count=1)
+        if self._open or "Traceback (" in body or 'File "' in body:  # lines of one traceback may differ in their time
+            body = _CLOCK.sub(r"\1", body, count=1)
         header = _HEADER.search(body) if "Traceback (m" in body else None
         if header and header.start() <= 120:
             self._header = number, text
