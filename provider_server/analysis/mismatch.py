@@ -38,6 +38,7 @@ from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from federation.protocol.judgement import LIKELY
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.blocks import lent
 from provider_server.analysis.hazard import Cells, HazardFit, Model, fit_hazard, predict
@@ -77,6 +78,9 @@ class Mismatches:
     `told_rate` and `seen_rate` the rates of what tenants count and of what the provider sees itself, over what its
     hazards explain.
 
+    `block` is the number of the block that a pair is in (`analysis.blocks`), `supported` whether its own data alone say
+    that θ > 2 is likelier than not, were both as likely before.
+
     `log_prior` (grid,) and `log_likelihood` (P, grid) of θ are those behind all this, `log_lent` (P, grid) what other
     pairs add to the prior of each.
     """
@@ -101,6 +105,8 @@ class Mismatches:
     spread: float
     scale: float
     shape: float
+    block: Places
+    supported: NDArray[np.bool_]
     log_prior: Floats
     log_likelihood: Floats
     log_lent: Floats
@@ -129,6 +135,11 @@ class _Prior:
         """Of one that is worse (grid,), one in all: the law of those, where a ratio counts as worse."""
         worse = np.where(LOG_RATIO > WORSE_FROM, self.mass[1], 0.0)
         return np.asarray(np.log(np.maximum(worse / worse.sum(), np.finfo(float).tiny)), np.float64)
+
+    @property
+    def log_even(self) -> Floats:
+        """Of both together (grid,), were one as likely as the other."""
+        return replace(self, share_worse=0.5).log_mass
 
     @property
     def log_mass(self) -> Floats:
@@ -257,19 +268,21 @@ def find_mismatches(
         seen = own.witness(np.ravel_multi_index(pairs, table.shape), table.events.size)
         heard.append(_Heard.first(seen, table, pairs, SEEN_EFFECT_SD))
     kin = _placed(groups, np.ravel_multi_index(pairs, table.shape), table.events.size)
-    prior, log_prior, posterior = _empirical_bayes(_together(heard), _Prior(), kin)
+    prior, log_prior, block = _empirical_bayes(_together(heard), _Prior(), kin)
     for _ in range(MOST_REFITS):
-        ratio, change = posterior.quantile(0.5), 0.0
+        ratio, change = _Posterior.of(_together(heard), log_prior).quantile(0.5), 0.0
         for place, one in enumerate(heard):
             others = sum((other.says for other in heard if other is not one), np.zeros(1))
             heard[place] = one.again(pairs, log_prior + others, ratio)
             change = max(change, float(np.std(heard[place].base.log_rate - one.base.log_rate)))
-        prior, log_prior, posterior = _empirical_bayes(_together(heard), prior, kin)
+        prior, log_prior, block = _empirical_bayes(_together(heard), prior, kin)
         if change < SETTLED:
             break
     expected = np.array([one.base.rate * one.witness.exposure for one in heard])
     by_others = np.array([np.exp(one.base.log_rate) * one.witness.exposure for one in heard])
-    ratio, by_itself = posterior.quantile(0.5), _Posterior.of(_together(heard))
+    said = _together(heard)
+    posterior, by_itself = _Posterior.of(said, log_prior), _Posterior.of(said)
+    ratio = posterior.quantile(0.5)
     return Mismatches(
         workload=pairs[0],
         context=pairs[1],
@@ -291,8 +304,10 @@ def find_mismatches(
         spread=prior.spread,
         scale=prior.scale,
         shape=min(one.witness.shape for one in heard),
+        block=block,
+        supported=_Posterior.of(said, prior.log_even).above(WORSE_FROM) >= LIKELY,
         log_prior=prior.log_mass,
-        log_likelihood=np.maximum(_together(heard), LOG_TINY),
+        log_likelihood=np.maximum(said, LOG_TINY),
         log_lent=log_prior - prior.log_mass,
         expected_by_others=by_others.sum(axis=0),
         log_sd=np.linalg.norm(by_others * [one.base.log_sd for one in heard], axis=0) / by_others.sum(axis=0),
@@ -389,10 +404,10 @@ def _placed(groups: Sequence[Places], pairs: Places, cells: int) -> list[Places]
     return [known[known >= 0] for known in (place[group] for group in groups)]
 
 
-def _empirical_bayes(log_likelihood: Floats, prior: _Prior, kin: Sequence[Places]) -> tuple[_Prior, Floats, _Posterior]:
+def _empirical_bayes(log_likelihood: Floats, prior: _Prior, kin: Sequence[Places]) -> tuple[_Prior, Floats, Places]:
     """EM over the share of the worse, their law and the spread of the expected; then what each pair's kin lends it.
 
-    The prior of all pairs, the log prior of each (P, grid), and its posterior.
+    The prior of all pairs, the log prior of each (P, grid), and its block (P,).
     """
     likelihood = np.exp(log_likelihood)
     for _ in range(EM_STEPS):
@@ -410,8 +425,7 @@ def _empirical_bayes(log_likelihood: Floats, prior: _Prior, kin: Sequence[Places
             float(scale),
             float(np.clip(scale**2 / around, *FORMS)),
         )
-    log_prior = lent(log_likelihood, prior.log_mass, prior.log_worse, kin)
-    return prior, log_prior, _Posterior.of(log_likelihood, log_prior)
+    return prior, *lent(log_likelihood, prior.log_mass, prior.log_worse, kin)
 
 
 def _by_component(likelihood: Floats, prior: _Prior) -> Floats:

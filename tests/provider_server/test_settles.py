@@ -52,8 +52,9 @@ def is_finite(found: Mismatches) -> bool:
     return all(bool(np.isfinite(column).all()) for column in columns)
 
 
+@pytest.mark.nightly
 @given(SEEDS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_table_gets_an_answer(seed: int) -> None:
     rng = np.random.default_rng(seed)
     table = a_table(rng)
