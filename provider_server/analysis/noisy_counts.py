@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.ratio_grid import LOG_RATIO, read_rows
+from provider_server.analysis.ratio_grid import LOG_RATIO, blunted, read_rows
 
 Places = NDArray[np.intp]
 
@@ -64,7 +64,8 @@ class NoisyCounts:
         if counted is not None:
             share = np.log(np.clip(counted / (exposure[:, None] * np.exp(LOG_FACTOR)), LEAST_SHARE, 1.0))
         log_means = _log_means(np.log(exposure * _crude(counts, variance, exposure)), counts, variance)
-        return cls(counts, variance, exposure, share, log_means, _log_likelihood(counts, variance, log_means))
+        values = blunted(_log_likelihood(counts, variance, log_means), GRID_STEP)
+        return cls(counts, variance, exposure, share, log_means, values)
 
     @property
     def shape(self) -> float:
