@@ -78,8 +78,8 @@ class Mismatches:
     `told_rate` and `seen_rate` the rates of what tenants count and of what the provider sees itself, over what its
     hazards explain.
 
-    `block` is the number of the block that a pair is in (`analysis.blocks`), `supported` whether its own data alone say
-    that θ > 2 is likelier than not, were both as likely before.
+    `block` is the number of the block that a pair is in (`analysis.blocks`), `supported` whether θ > 2 is likelier than
+    not by its own data, without what others lend.
 
     `log_prior` (grid,) and `log_likelihood` (P, grid) of θ are those behind all this, `log_lent` (P, grid) what other
     pairs add to the prior of each.
@@ -135,11 +135,6 @@ class _Prior:
         """Of one that is worse (grid,), one in all: the law of those, where a ratio counts as worse."""
         worse = np.where(LOG_RATIO > WORSE_FROM, self.mass[1], 0.0)
         return np.asarray(np.log(np.maximum(worse / worse.sum(), np.finfo(float).tiny)), np.float64)
-
-    @property
-    def log_even(self) -> Floats:
-        """Of both together (grid,), were one as likely as the other."""
-        return replace(self, share_worse=0.5).log_mass
 
     @property
     def log_mass(self) -> Floats:
@@ -305,7 +300,7 @@ def find_mismatches(
         scale=prior.scale,
         shape=min(one.witness.shape for one in heard),
         block=block,
-        supported=_Posterior.of(said, prior.log_even).above(WORSE_FROM) >= LIKELY,
+        supported=_Posterior.of(said, prior.log_mass).above(WORSE_FROM) >= LIKELY,
         log_prior=prior.log_mass,
         log_likelihood=np.maximum(said, LOG_TINY),
         log_lent=log_prior - prior.log_mass,
