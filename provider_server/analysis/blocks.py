@@ -11,6 +11,10 @@ the law of ratios that are worse. The likeliest block is taken first, and others
 group that merely overlaps with a block is none. A pair borrows from the *other* pairs of its block: from them alone
 come the odds and the ratio of the block that its own data meet.
 
+Of many groups some look like blocks by chance. So a group is taken for one only where its odds are even at π = one of
+all groups, and two more for each block found before, since about half of them are found: where nothing is shared, one
+at most is expected, however many ways of grouping there are. What a block lends is weighed at π = `BLOCK_SHARE`.
+
 Not promised: defects that follow none of the groups. Where no group is a block, nothing changes.
 """
 
@@ -25,36 +29,45 @@ from federation.protocol.life_table import Floats
 
 Places = NDArray[np.intp]
 
-BLOCK_SHARE = 0.01  # of the groups are blocks
+BLOCK_SHARE = 0.01  # of the groups are blocks, at most
 ALIKE_SHARE = 0.9  # of the pairs of a block have its ratio
 LEAST_PAIRS = 3  # fewer lend nothing that a pair does not know itself
 MOST_BLOCKS = 50
+NO_BLOCK = -1
 
 
-def lent(log_likelihood: Floats, log_prior: Floats, log_worse: Floats, groups: Sequence[Places]) -> Floats:
-    """The log prior (P, grid) of each pair, with what others of its blocks lend it.
+def lent(
+    log_likelihood: Floats, log_prior: Floats, log_worse: Floats, groups: Sequence[Places]
+) -> tuple[Floats, Places]:
+    """The log prior (P, grid) of each pair with what others of its blocks lend it, and its first block (P,) by number.
 
     `log_likelihood` (P, grid) is each pair's own; `log_prior` and `log_worse` (grid,) are the laws of the logarithm of
     its ratio where nothing is shared, and within a block. `groups` have places of pairs; a pair may be in many.
     """
     prior = np.tile(log_prior, (len(log_likelihood), 1))
+    block = np.full(len(prior), NO_BLOCK)
     groups = [group for group in groups if len(group) >= LEAST_PAIRS]
     if not groups:
-        return prior
+        return prior, block
     held = _membership(groups, len(prior))
-    odds = np.log(BLOCK_SHARE) - np.log1p(-BLOCK_SHARE)
+    odds = _log_odds(BLOCK_SHARE)
     taken = np.zeros(len(groups))
-    for _ in range(MOST_BLOCKS):
+    for number in range(MOST_BLOCKS):
         alike = _alike(log_likelihood, prior)
         together = np.asarray(held @ alike) + log_worse
-        evidence = odds + logsumexp(together, axis=1) + taken
+        evidence = logsumexp(together, axis=1) + taken
         best = int(np.argmax(evidence))
-        if evidence[best] < 0.0:
+        if evidence[best] + _log_odds(min(BLOCK_SHARE, (1.0 + 2.0 * number) / len(groups))) < 0.0:
             break
         pairs, taken[best] = groups[best], -np.inf
         others = together[best] - alike[pairs]
         prior[pairs] = _mixed(prior[pairs], others, odds)
-    return prior
+        block[pairs] = np.where(block[pairs] == NO_BLOCK, number, block[pairs])
+    return prior, block
+
+
+def _log_odds(share: float) -> float:
+    return float(np.log(share) - np.log1p(-share))
 
 
 def _membership(groups: Sequence[Places], pairs: int) -> csr_array:

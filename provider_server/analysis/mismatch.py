@@ -28,6 +28,7 @@ Not promised: causes. A pair can be worse because of what both have in common wi
 controls that could tell are another model's.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -37,13 +38,15 @@ from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
+from federation.protocol.judgement import LIKELY
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.blocks import lent
-from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
+from provider_server.analysis.hazard import Cells, HazardFit, Model, fit_hazard, predict
 from provider_server.analysis.noisy_counts import NoisyCounts
 from provider_server.analysis.ratio_grid import LOG_RATIO
 
 Places = NDArray[np.intp]
+logger = logging.getLogger(__name__)
 
 HALF_MORE, WORSE_FROM, FOURFOLD = np.log(1.5), np.log(2.0), np.log(4.0)
 MAIN_EFFECT_SD = 0.4  # of log λ and log κ: beyond context and age, workloads differ by half, not tenfold
@@ -51,6 +54,7 @@ SEEN_EFFECT_SD = 0.7  # the same of what the provider sees: some failures leave 
 MOST_LEVERAGE, MOST_SHIFT = 0.95, 1.5  # how far one scoring step is trusted to take a pair out of its own main effects
 MOST_PULL = 20.0  # failures: as hard as the prior of θ lets any pair pull main effects whose ratio is on the grid
 MOST_REFITS = 30
+LEAST_WEIGHT, MOST_ROUNDS = 1e-9, 500  # of main effects that did not settle at first
 SETTLED = 0.01  # the standard deviation of what a refit changes in log rates: well below what is known of any
 EM_STEPS = 10
 SHARE_PRIOR = (2.0, 48.0)  # pseudo-counts of worse and other pairs: four per cent, worth fifty pairs
@@ -73,6 +77,9 @@ class Mismatches:
     `share_worse`, `spread` and `scale` are of the prior; `shape` is how leases differ (infinite: not at all),
     `told_rate` and `seen_rate` the rates of what tenants count and of what the provider sees itself, over what its
     hazards explain.
+
+    `block` is the number of the block that a pair is in (`analysis.blocks`), `supported` whether θ > 2 is likelier than
+    not by its own data, without what others lend.
 
     `log_prior` (grid,) and `log_likelihood` (P, grid) of θ are those behind all this, `log_lent` (P, grid) what other
     pairs add to the prior of each.
@@ -98,6 +105,8 @@ class Mismatches:
     spread: float
     scale: float
     shape: float
+    block: Places
+    supported: NDArray[np.bool_]
     log_prior: Floats
     log_likelihood: Floats
     log_lent: Floats
@@ -243,8 +252,8 @@ def find_mismatches(
 
     `counted` (workloads, contexts, factors) is how many failures are expected to count where λκθ is exp(`LOG_FACTOR`);
     without it all do, λκθ times exposure. `own` is what the provider saw itself, lease by lease or under noise; that is
-    not in the table's counts. `groups` of flat pairs may have a defect in common (`analysis.blocks`). Unsettled where
-    main effects do not come to rest.
+    not in the table's counts. `groups` of flat pairs may have a defect in common (`analysis.blocks`). Main
+    effects that do not come to rest are fitted in another way, and the log says so.
     """
     pairs = (*np.nonzero(table.exposure_node_hours > 0),)
     counts, variance, exposure = table.events[pairs], table.noise_variance[pairs], table.exposure_node_hours[pairs]
@@ -254,19 +263,21 @@ def find_mismatches(
         seen = own.witness(np.ravel_multi_index(pairs, table.shape), table.events.size)
         heard.append(_Heard.first(seen, table, pairs, SEEN_EFFECT_SD))
     kin = _placed(groups, np.ravel_multi_index(pairs, table.shape), table.events.size)
-    prior, log_prior, posterior = _empirical_bayes(_together(heard), _Prior(), kin)
+    prior, log_prior, block = _empirical_bayes(_together(heard), _Prior(), kin)
     for _ in range(MOST_REFITS):
-        ratio, change = posterior.quantile(0.5), 0.0
+        ratio, change = _Posterior.of(_together(heard), log_prior).quantile(0.5), 0.0
         for place, one in enumerate(heard):
             others = sum((other.says for other in heard if other is not one), np.zeros(1))
             heard[place] = one.again(pairs, log_prior + others, ratio)
             change = max(change, float(np.std(heard[place].base.log_rate - one.base.log_rate)))
-        prior, log_prior, posterior = _empirical_bayes(_together(heard), prior, kin)
+        prior, log_prior, block = _empirical_bayes(_together(heard), prior, kin)
         if change < SETTLED:
             break
     expected = np.array([one.base.rate * one.witness.exposure for one in heard])
     by_others = np.array([np.exp(one.base.log_rate) * one.witness.exposure for one in heard])
-    ratio, by_itself = posterior.quantile(0.5), _Posterior.of(_together(heard))
+    said = _together(heard)
+    posterior, by_itself = _Posterior.of(said, log_prior), _Posterior.of(said)
+    ratio = posterior.quantile(0.5)
     return Mismatches(
         workload=pairs[0],
         context=pairs[1],
@@ -288,8 +299,10 @@ def find_mismatches(
         spread=prior.spread,
         scale=prior.scale,
         shape=min(one.witness.shape for one in heard),
+        block=block,
+        supported=_Posterior.of(said, prior.log_mass).above(WORSE_FROM) >= LIKELY,
         log_prior=prior.log_mass,
-        log_likelihood=np.maximum(_together(heard), LOG_TINY),
+        log_likelihood=np.maximum(said, LOG_TINY),
         log_lent=log_prior - prior.log_mass,
         expected_by_others=by_others.sum(axis=0),
         log_sd=np.linalg.norm(by_others * [one.base.log_sd for one in heard], axis=0) / by_others.sum(axis=0),
@@ -304,18 +317,46 @@ def _main_effects(
     effect_sd: float,
     start: Floats | None,
 ) -> _Baseline:
-    """Main effects of counts and variances of their noise, both (P,)."""
-    events, noise = np.zeros(table.shape), np.zeros(table.shape)
-    events[pairs], noise[pairs] = counts, variance
-    seen = replace(table, events=events, noise_variance=noise)
+    """Main effects of counts and variances of their noise, both (P,).
+
+    A count below minus its variance pulls harder the lower the rate, so there is no best one: it is taken as that.
+    """
+    counts, variance = np.maximum(counts, -variance), np.maximum(variance, 0.0)
     cells, terms = Cells.from_table(table), tuple((dimension.name,) for dimension in table.dimensions)
-    fit = fit_hazard(cells, [seen], Model(terms, prior_sd=effect_sd), start=start).settled()
+    model = Model(terms, prior_sd=effect_sd)
+    fit = fit_hazard(cells, [_with_counts(table, pairs, counts, variance)], model, start=start)
+    if not fit.converged:
+        fit = _with_fixed_weights(table, pairs, counts, variance, model)
     rates = predict(fit, cells)
     expected = rates.value * cells.exposure_node_hours
     leverage = np.minimum(expected**2 / (expected + variance) * rates.log_sd**2, MOST_LEVERAGE)
     shift = leverage / (1.0 - leverage) * (counts - expected) / expected
     log_rate = np.log(rates.value) - np.clip(shift, -MOST_SHIFT, MOST_SHIFT)
     return _Baseline(rates.value, log_rate, rates.log_sd / np.sqrt(1.0 - leverage), fit.estimate)
+
+
+def _with_counts(table: LifeTable, pairs: tuple[Places, ...], counts: Floats, variance: Floats) -> LifeTable:
+    events, noise = np.zeros(table.shape), np.zeros(table.shape)
+    events[pairs], noise[pairs] = counts, variance
+    return replace(table, events=events, noise_variance=noise)
+
+
+def _with_fixed_weights(
+    table: LifeTable, pairs: tuple[Places, ...], counts: Floats, variance: Floats, model: Model
+) -> HazardFit:
+    """Main effects where they did not settle: what each pair's noise makes its count worth is that at the crude rate.
+
+    Without noise left, and no count below zero, the likelihood has one maximum. It knows less of pairs far from the
+    crude rate, so it is said in the log.
+    """
+    exposure = table.exposure_node_hours[pairs]
+    expected = exposure * max(float(counts.sum()), float(np.sqrt(variance.sum())), 1.0) / exposure.sum()
+    weight = np.zeros(table.shape)
+    weight[pairs] = np.maximum(expected / (expected + variance), LEAST_WEIGHT)
+    weighed = _with_counts(table, pairs, weight[pairs] * np.maximum(counts, 0.0), np.zeros(len(counts)))
+    weighed = replace(weighed, exposure_node_hours=weight * table.exposure_node_hours)
+    logger.warning("main effects of %d pairs did not settle: fitted again with fixed weights", len(counts))
+    return fit_hazard(Cells.from_table(weighed), [weighed], model, max_iterations=MOST_ROUNDS)
 
 
 def _as_counts(witness: _Witness, rate: Floats, log_prior: Floats) -> tuple[Floats, Floats]:
@@ -358,10 +399,10 @@ def _placed(groups: Sequence[Places], pairs: Places, cells: int) -> list[Places]
     return [known[known >= 0] for known in (place[group] for group in groups)]
 
 
-def _empirical_bayes(log_likelihood: Floats, prior: _Prior, kin: Sequence[Places]) -> tuple[_Prior, Floats, _Posterior]:
+def _empirical_bayes(log_likelihood: Floats, prior: _Prior, kin: Sequence[Places]) -> tuple[_Prior, Floats, Places]:
     """EM over the share of the worse, their law and the spread of the expected; then what each pair's kin lends it.
 
-    The prior of all pairs, the log prior of each (P, grid), and its posterior.
+    The prior of all pairs, the log prior of each (P, grid), and its block (P,).
     """
     likelihood = np.exp(log_likelihood)
     for _ in range(EM_STEPS):
@@ -379,8 +420,7 @@ def _empirical_bayes(log_likelihood: Floats, prior: _Prior, kin: Sequence[Places
             float(scale),
             float(np.clip(scale**2 / around, *FORMS)),
         )
-    log_prior = lent(log_likelihood, prior.log_mass, prior.log_worse, kin)
-    return prior, log_prior, _Posterior.of(log_likelihood, log_prior)
+    return prior, *lent(log_likelihood, prior.log_mass, prior.log_worse, kin)
 
 
 def _by_component(likelihood: Floats, prior: _Prior) -> Floats:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.ratio_grid import LOG_RATIO, read_rows
+from provider_server.analysis.ratio_grid import LOG_RATIO, blunted, read_rows
 
 Places = NDArray[np.intp]
 
@@ -22,6 +22,7 @@ LEAST_EXPOSURE = 1e-6  # failures expected: less says nothing under any noise
 GRID_STEP = 0.02  # of the log mean
 LOG_FACTOR = np.linspace(-4.0, 5.0, 19)  # of the rate: where a cap's effect is worked out
 LEAST_SHARE = 1e-3  # of a pair's failures that may count; less says nothing under any noise
+FARTHEST = 8.0  # standard deviations of noise
 MOST_COUNTS, FAINTEST = 3000.0, 1e-290  # where the normal law takes over: many failures, and underflow
 
 
@@ -63,7 +64,8 @@ class NoisyCounts:
         if counted is not None:
             share = np.log(np.clip(counted / (exposure[:, None] * np.exp(LOG_FACTOR)), LEAST_SHARE, 1.0))
         log_means = _log_means(np.log(exposure * _crude(counts, variance, exposure)), counts, variance)
-        return cls(counts, variance, exposure, share, log_means, _log_likelihood(counts, variance, log_means))
+        values = blunted(_log_likelihood(counts, variance, log_means), GRID_STEP)
+        return cls(counts, variance, exposure, share, log_means, values)
 
     @property
     def shape(self) -> float:
@@ -101,13 +103,15 @@ def _crude(counts: Floats, variance: Floats, exposure: Floats) -> float:
 
 def _log_means(log_expected: Floats, counts: Floats, variance: Floats) -> Floats:
     """Log means from far below what any pair expects to far above what any can have."""
-    most = max(float(np.max(np.log(np.maximum(counts, 1.0) + 8.0 * np.sqrt(variance)))), float(log_expected.max()))
+    most = max(float(np.max(np.log(np.maximum(counts, 1.0) + FARTHEST * np.sqrt(variance)))), float(log_expected.max()))
     return np.arange(log_expected.min() + LOG_RATIO[0] - 5.0, most + LOG_RATIO[-1], GRID_STEP)
 
 
 def _log_likelihood(counts: Floats, variance: Floats, grid: Floats) -> Floats:
     """log p(y | log mean) up to a term per pair, shape (P, grid): Poisson, convolved with the noise if there is any."""
-    most = counts + 8.0 * np.sqrt(variance)
+    # far below none all say the same: without this, laws of very many failures, which spread, would seem the likeliest
+    counts = np.maximum(counts, -FARTHEST * np.sqrt(variance))
+    most = counts + FARTHEST * np.sqrt(variance)
     many = most > MOST_COUNTS
     true = np.arange(min(MOST_COUNTS, max(20.0, float(most.max()) + 10.0)) + 1.0)
     log_poisson = true[:, None] * grid - np.exp(grid) - gammaln(true + 1.0)[:, None]
