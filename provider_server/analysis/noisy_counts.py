@@ -4,10 +4,11 @@
 
 for P pairs with exposures E (P,) and every rate x on a grid. Where a cap lets only some failures count, what counts is
 a concave function of x; that function is given. The likelihood is exact: one grid of log means serves all pairs
-(beyond `MOST_COUNTS` failures: its normal approximation).
+(beyond `MOST_COUNTS` failures: its normal approximation). Of that grid, what is asked for is worked out anew each time,
+pairs of like exposure together (`only`): all of it would be the largest table of the learner.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ GRID_STEP = 0.02  # of the log mean
 LOG_FACTOR = np.linspace(-4.0, 5.0, 19)  # of the rate: where a cap's effect is worked out
 LEAST_SHARE = 1e-3  # of a pair's failures that may count; less says nothing under any noise
 MOST_COUNTS, FAINTEST = 3000.0, 1e-290  # where the normal law takes over: many failures, and underflow
+NOTHING = 39.0  # standard deviations of noise: the probability of more is no number above zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +49,7 @@ class NoisyCounts:
     """Counts of P pairs, the variance of their noise and their exposure, all (P,).
 
     `log_share` (P, factors) is the log of what counts over what fails, at the rates `LOG_FACTOR`; None where all do.
+    `poisson` (failures, log means) is the law of as many failures as are mixed, at the grid of `log_means`.
     """
 
     counts: Floats
@@ -54,7 +57,7 @@ class NoisyCounts:
     exposure: Floats
     log_share: Floats | None
     log_means: Floats
-    values: Floats
+    poisson: Floats
 
     @classmethod
     def of(cls, counts: Floats, variance: Floats, exposure: Floats, counted: Floats | None) -> "NoisyCounts":
@@ -63,7 +66,13 @@ class NoisyCounts:
         if counted is not None:
             share = np.log(np.clip(counted / (exposure[:, None] * np.exp(LOG_FACTOR)), LEAST_SHARE, 1.0))
         log_means = _log_means(np.log(exposure * _crude(counts, variance, exposure)), counts, variance)
-        return cls(counts, variance, exposure, share, log_means, _log_likelihood(counts, variance, log_means))
+        return cls(counts, variance, exposure, share, log_means, _poisson(counts, variance, log_means))
+
+    def only(self, rows: Places) -> "NoisyCounts":
+        """Of some pairs."""
+        counts, variance, exposure = (column[rows] for column in (self.counts, self.variance, self.exposure))
+        share = None if self.log_share is None else self.log_share[rows]
+        return replace(self, counts=counts, variance=variance, exposure=exposure, log_share=share)
 
     @property
     def shape(self) -> float:
@@ -75,16 +84,44 @@ class NoisyCounts:
         return self
 
     def at(self, log_rate: Floats) -> Floats:
-        """log p(y | log rate + log θ) on the grid of log θ, shape (P, grid); `log_rate` (P,)."""
-        return self.read(log_rate[:, None] + LOG_RATIO)
+        """log p(y | log rate + log θ) on the grid of log θ, shape (…, P, grid); `log_rate` (…, P)."""
+        return self.read(log_rate[..., None] + LOG_RATIO)
 
     def read(self, log_rate: Floats) -> Floats:
-        """log p(y | log rate), up to a term per pair, of as many rates for each pair as `log_rate` (P, n) has."""
-        log_mean = log_rate + np.log(self.exposure)[:, None]
+        """log p(y | log rate), up to a term per pair, of as many rates for each pair as `log_rate` (…, P, n) has."""
+        place = log_rate + np.log(self.exposure)[:, None]
         if self.log_share is not None:
-            place = (log_rate - LOG_FACTOR[0]) / (LOG_FACTOR[1] - LOG_FACTOR[0])
-            log_mean = log_mean + read_rows(self.log_share, place)
-        return read_rows(self.values, (log_mean - self.log_means[0]) / GRID_STEP)
+            place += read_rows(self.log_share, (log_rate - LOG_FACTOR[0]) / (LOG_FACTOR[1] - LOG_FACTOR[0]))
+        place -= self.log_means[0]
+        place /= GRID_STEP
+        np.clip(place, 0.0, len(self.log_means) - 1.001, out=place)
+        first, last = int(place.min()), int(place.max()) + 2
+        place -= first
+        return read_rows(self._log_likelihood(slice(first, last)), place)
+
+    def _log_likelihood(self, part: slice) -> Floats:
+        """log p(y | log mean) up to a term per pair, on a part of the grid: Poisson, convolved with noise if any."""
+        grid, sd = self.log_means[part], np.sqrt(self.variance)
+        many = self.counts + 8.0 * sd > MOST_COUNTS
+        quiet, noisy = (self.variance == 0.0) & ~many, (self.variance > 0.0) & ~many
+        rows = np.empty((len(self.counts), len(grid)))
+        rows[many] = _normal_law(self.counts[many, None], self.variance[many, None], np.exp(grid))
+        true = np.maximum(np.round(self.counts[quiet, None]), 0.0)
+        rows[quiet] = true * grid - np.exp(grid) - gammaln(true + 1.0)
+        if noisy.any():
+            rows[noisy] = self._mixed(self.counts[noisy], self.variance[noisy], part)
+        return rows
+
+    def _mixed(self, counts: Floats, variance: Floats, part: slice) -> Floats:
+        mean, most = np.exp(self.log_means[part]), float(np.max(counts + NOTHING * np.sqrt(variance)))
+        poisson = self.poisson[: max(int(most), 0) + 2, part]
+        log_noise = -0.5 * (counts[:, None] - np.arange(float(len(poisson)))) ** 2 / variance[:, None]
+        top = log_noise.max(axis=1, keepdims=True)
+        mixed = np.exp(log_noise - top) @ poisson
+        pair, place = np.nonzero(mixed <= FAINTEST)
+        values = np.log(np.maximum(mixed, FAINTEST)) + top
+        values[pair, place] = _normal_law(counts[pair], variance[pair], mean[place])
+        return np.asarray(values, np.float64)
 
     def uncapped(self) -> tuple[Floats, Floats]:
         """Counts and variances of noise as if no failure had gone uncounted, at a rate of one: enough to start from."""
@@ -105,25 +142,14 @@ def _log_means(log_expected: Floats, counts: Floats, variance: Floats) -> Floats
     return np.arange(log_expected.min() + LOG_RATIO[0] - 5.0, most + LOG_RATIO[-1], GRID_STEP)
 
 
-def _log_likelihood(counts: Floats, variance: Floats, grid: Floats) -> Floats:
-    """log p(y | log mean) up to a term per pair, shape (P, grid): Poisson, convolved with the noise if there is any."""
-    most = counts + 8.0 * np.sqrt(variance)
-    many = most > MOST_COUNTS
-    true = np.arange(min(MOST_COUNTS, max(20.0, float(most.max()) + 10.0)) + 1.0)
-    log_poisson = true[:, None] * grid - np.exp(grid) - gammaln(true + 1.0)[:, None]
-    quiet, noisy = (variance == 0.0) & ~many, (variance > 0.0) & ~many
-    rows = _normal_law(counts, variance, grid)
-    rows[quiet] = log_poisson[np.clip(np.round(counts[quiet]).astype(np.intp), 0, None)]
-    if noisy.any():
-        log_noise = -0.5 * (counts[noisy, None] - true) ** 2 / variance[noisy, None]
-        top = log_noise.max(axis=1, keepdims=True)
-        mixed = np.exp(log_noise - top) @ np.exp(log_poisson)
-        rows[noisy] = np.where(mixed > FAINTEST, np.log(np.maximum(mixed, FAINTEST)) + top, rows[noisy])
-    return np.asarray(rows - rows.max(axis=1, keepdims=True), np.float64)
+def _poisson(counts: Floats, variance: Floats, grid: Floats) -> Floats:
+    """p(failures | log mean), shape (failures, grid), of as many failures as counts under noise may stand for."""
+    most = float(np.max(counts + 8.0 * np.sqrt(variance)))
+    true = np.arange(min(MOST_COUNTS, max(20.0, most + 10.0)) + 1.0)[:, None]
+    return np.asarray(np.exp(true * grid - np.exp(grid) - gammaln(true + 1.0)), np.float64)
 
 
-def _normal_law(counts: Floats, variance: Floats, grid: Floats) -> Floats:
+def _normal_law(counts: Floats, noise: Floats, mean: Floats) -> Floats:
     """The same by the normal law, for very many failures and for far tails, where the sum underflows."""
-    mean, noise = np.exp(grid), variance[:, None]
     spread = (mean + noise) / np.where(noise > 0.0, noise, 1.0)
-    return np.asarray(-0.5 * (counts[:, None] - mean) ** 2 / (mean + noise) - 0.5 * np.log(spread), np.float64)
+    return np.asarray(-0.5 * (counts - mean) ** 2 / (mean + noise) - 0.5 * np.log(spread), np.float64)

@@ -10,7 +10,7 @@ A pair's likelihood is the product over its leases, on the grid of log rates `LO
 about which less may be told, it is that of how few owners failed there (`analysis.few_owners`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,12 +85,16 @@ class OwnFailures:
         of_pair[self.chosen] = rate
         return OwnFailures.of(self.leases, self.chosen, self.pairs, shape_of(self.leases, of_pair))
 
+    def only(self, rows: Places) -> "OwnFailures":
+        """Of some pairs."""
+        return replace(self, chosen=self.chosen[rows], exposure=self.exposure[rows], values=self.values[rows])
+
     def at(self, log_rate: Floats) -> Floats:
-        """log p(V | log rate + log θ) on the grid of log θ, shape (P, grid); `log_rate` (P,)."""
-        return self.read(log_rate[:, None] + LOG_RATIO)
+        """log p(V | log rate + log θ) on the grid of log θ, shape (…, P, grid); `log_rate` (…, P)."""
+        return self.read(log_rate[..., None] + LOG_RATIO)
 
     def read(self, log_rate: Floats) -> Floats:
-        """log p(V | log rate), up to a term per pair, of as many rates for each pair as `log_rate` (P, n) has."""
+        """log p(V | log rate), up to a term per pair, of as many rates for each pair as `log_rate` (…, P, n) has."""
         return read_rows(self.values, (log_rate - self.log_crude - LOG_RATE[0]) / (LOG_RATE[1] - LOG_RATE[0]))
 
     def uncapped(self) -> tuple[Floats, Floats]:

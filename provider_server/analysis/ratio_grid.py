@@ -8,10 +8,22 @@ LOG_RATIO = np.linspace(-3.0, np.log(100.0), 320)  # nothing is expected to be b
 
 
 def read_rows(values: Floats, place: Floats) -> Floats:
-    """Rows of `values` (P, n) at fractional places (P, m), linear in between and constant beyond."""
-    place = np.clip(place, 0.0, values.shape[1] - 1.001)
-    below = place.astype(np.intp)
-    above, flat = place - below, np.ascontiguousarray(values).ravel()
+    """Rows of `values` (P, n) at fractional places (…, P, m), linear in between and constant beyond."""
+    above = np.clip(place, 0.0, values.shape[1] - 1.001)
+    below = above.astype(np.intp)
+    above -= below
     below += values.shape[1] * np.arange(len(values))[:, None]
+    flat = np.ascontiguousarray(values).ravel()
     left = flat.take(below)
-    return np.asarray(left + above * (flat.take(below + 1) - left), np.float64)
+    below += 1
+    right = flat.take(below)
+    right -= left
+    right *= above
+    right += left
+    return right
+
+
+def log_sum(values: Floats) -> Floats:
+    """log Σ exp of finite values over their last axis (…, 1)."""
+    top = values.max(axis=-1, keepdims=True)
+    return np.asarray(top + np.log(np.exp(values - top).sum(axis=-1, keepdims=True)), np.float64)

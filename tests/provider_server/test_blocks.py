@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score
 
 from federation.protocol.life_table import LifeTable
-from provider_server.analysis.blocks import ALIKE_SHARE, BLOCK_SHARE, lent
+from provider_server.analysis.blocks import ALIKE_SHARE, BLOCK_SHARE, Groups, lent
 from provider_server.analysis.contexts import Context, ContextMap, Look
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.learning.kin import NO_FEATURES, features_of, groups
@@ -60,7 +60,10 @@ def test_what_is_lent_is_what_the_others_say() -> None:
     """Three pairs on a grid of two ratios: odds of the block as the formula has them, from the other two pairs."""
     likelihood = np.log(np.array([[0.1, 0.9], [0.2, 0.8], [0.05, 0.95]]))
     prior, worse = np.log([0.999, 0.001]), np.array([-np.inf, 0.0])
-    (first, *_), nothing = lent(likelihood, prior, worse, [np.arange(3)]), lent(likelihood, prior, worse, [])
+    every = np.arange(3)
+    (first, *_), nothing = (
+        lent(likelihood.__getitem__, prior, worse, Groups(groups, 3)).of(every) for groups in ([every], [])
+    )
     assert np.allclose(nothing, prior)
 
     def ratio(pair: int) -> float:
