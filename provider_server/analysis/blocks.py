@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.ratio_grid import log_sum
+from provider_server.analysis.ratio_grid import log_sum, parts
 
 Places = NDArray[np.intp]
 
@@ -34,7 +34,6 @@ ALIKE_SHARE = 0.9  # of the pairs of a block have its ratio
 LEAST_PAIRS = 3  # fewer lend nothing that a pair does not know itself
 MOST_BLOCKS = 50
 BINS = 20  # of log ratios
-PART = 256  # pairs, which are worked out together
 MEMBERS = 50_000  # of groups that are worked out together
 
 
@@ -77,11 +76,13 @@ class Lent:
         """Before any block is found."""
         return cls(of_all, np.full(pairs, -1), np.empty((0, len(of_all))))
 
-    def of(self, pairs: Places) -> Floats:
+    def of(self, pairs: Places | slice) -> Floats:
         """The log prior of some pairs (n, grid)."""
         row = self.row[pairs]
-        prior = np.tile(self.of_all, (len(row), 1))
-        prior[row >= 0] = self.own[row[row >= 0]]
+        prior = np.broadcast_to(self.of_all, (len(row), len(self.of_all)))
+        if (row >= 0).any():
+            prior = prior.copy()
+            prior[row >= 0] = self.own[row[row >= 0]]
         return prior
 
     def but(self, pairs: Places, prior: Floats) -> "Lent":
@@ -124,7 +125,7 @@ class _Search:
 
     def weigh(self, pairs: Places, groups: Places) -> None:
         """Anew, where some `pairs` have another prior than before, and `groups` all that have any of them."""
-        for part in _parts(pairs):
+        for part in parts(pairs):
             self._most[part] = np.maximum.reduceat(self._alike(part), self._starts, axis=1)
         bound = log_sum(self.groups.held[groups] @ self._most + self._log_worse)[:, 0]
         self.evidence[groups] = -np.inf
@@ -145,7 +146,7 @@ class _Search:
         """log w(θ) Π_j (…) over the pairs of each group (n, grid)."""
         held = self.groups.held[groups]
         pairs = np.unique(held.indices).astype(np.intp)
-        alike = np.concatenate([self._alike(part) for part in _parts(pairs)])
+        alike = np.concatenate([self._alike(part) for part in parts(pairs)])
         return np.asarray(held[:, pairs] @ alike + self.log_worse, np.float64)
 
     def _alike(self, pairs: Places) -> Floats:
@@ -153,10 +154,6 @@ class _Search:
         said = self.log_likelihood(pairs)
         explained = log_sum(said + self.prior.of(pairs))
         return np.asarray(np.log(ALIKE_SHARE * np.exp(said - explained) + 1.0 - ALIKE_SHARE), np.float64)
-
-
-def _parts(pairs: Places) -> list[Places]:
-    return np.split(pairs, np.arange(PART, len(pairs), PART))
 
 
 def _mixed(prior: Floats, others: Floats, odds: float) -> Floats:

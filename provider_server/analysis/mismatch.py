@@ -43,9 +43,10 @@ from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.blocks import Groups, Lent, lent
 from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
 from provider_server.analysis.noisy_counts import NoisyCounts
-from provider_server.analysis.ratio_grid import LOG_RATIO, log_sum
+from provider_server.analysis.ratio_grid import LOG_RATIO, PART, log_sum, parts
 
 Places = NDArray[np.intp]
+Some = Places | slice  # of the pairs
 
 HALF_MORE, WORSE_FROM, FOURFOLD = np.log(1.5), np.log(2.0), np.log(4.0)
 MAIN_EFFECT_SD = 0.4  # of log λ and log κ: beyond context and age, workloads differ by half, not tenfold
@@ -58,7 +59,6 @@ EM_STEPS = 10
 SHARE_PRIOR = (2.0, 48.0)  # pseudo-counts of worse and other pairs: four per cent, worth fifty pairs
 SPREAD_PRIOR = (0.2, 10.0)  # standard deviation of log θ among the expected, worth ten pairs
 TAIL_PRIOR = (1.4, 0.9, 1.0)  # mean and variance of log θ among the worse, worth one pair
-PART = 128  # pairs, which are worked out together: within a processor's cache
 LOG_TINY = float(np.log(np.finfo(float).tiny))
 FORMS = (1.0, 20.0)  # of the gamma law of log θ among the worse: from exponential to nearly one ratio
 
@@ -227,23 +227,23 @@ class _Heard:
 
     @classmethod
     def first(
-        cls, witness: _Witness, table: LifeTable, pairs: tuple[Places, ...], parts: Sequence[Places], effect_sd: float
+        cls, witness: _Witness, table: LifeTable, pairs: tuple[Places, ...], alike: Sequence[Places], effect_sd: float
     ) -> "_Heard":
         """Before anything is known of θ."""
         own = np.zeros(table.shape)
         own[pairs] = witness.exposure
         table = replace(table, exposure_node_hours=own)
         base = _main_effects(table, pairs, *witness.uncapped(), effect_sd, None)
-        return cls(witness, table, effect_sd, base, _marginal(witness, base, parts))
+        return cls(witness, table, effect_sd, base, _marginal(witness, base, alike))
 
     def again(
-        self, pairs: tuple[Places, ...], parts: Sequence[Places], log_prior: Callable[[Places], Floats], ratio: Floats
+        self, pairs: tuple[Places, ...], alike: Sequence[Places], log_prior: Callable[[Places], Floats], ratio: Floats
     ) -> "_Heard":
         """With main effects under that log prior of θ, of some pairs (n, grid), where θ is `ratio` (P,) by now."""
         witness = self.witness.given(self.base.rate * ratio)
-        counts, variance = _as_counts(witness, self.base.rate, log_prior, parts)
+        counts, variance = _as_counts(witness, self.base.rate, log_prior, alike)
         base = _main_effects(self.table, pairs, counts, variance, self.effect_sd, self.base.effects)
-        return replace(self, witness=witness, base=base, says=_marginal(witness, base, parts))
+        return replace(self, witness=witness, base=base, says=_marginal(witness, base, alike))
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,18 +255,20 @@ class _Together:
     def __len__(self) -> int:
         return len(self.heard[0].says)
 
-    def of(self, rows: Places) -> Floats:
+    def of(self, rows: Some) -> Floats:
         """log p of some pairs (n, grid), zero at most."""
+        if len(self.heard) == 1:
+            return self.heard[0].says[rows]
         total = self.but(None, rows)
         return np.asarray(total - total.max(axis=1, keepdims=True), np.float64)
 
-    def but(self, one: _Heard | None, rows: Places) -> Floats:
+    def but(self, one: _Heard | None, rows: Some) -> Floats:
         """What the others say, or all: up to a term per pair; (1, 1) if there is no other."""
         return np.asarray(sum((other.says[rows] for other in self.heard if other is not one), np.zeros((1, 1))))
 
     def parts(self) -> Iterator[Floats]:
         """All pairs in order, some at a time."""
-        return map(self.of, _parts(np.arange(len(self))))
+        return map(self.of, _slices(len(self)))
 
 
 def find_mismatches(
@@ -282,11 +284,11 @@ def find_mismatches(
     pairs = (*np.nonzero(table.exposure_node_hours > 0),)
     counts, variance, exposure = table.events[pairs], table.noise_variance[pairs], table.exposure_node_hours[pairs]
     told = NoisyCounts.of(counts, variance, exposure, None if counted is None else counted[pairs])
-    parts = _parts(np.argsort(exposure, kind="stable"))  # of like exposure, so that they need the same rates
-    heard = [_Heard.first(told, table, pairs, parts, MAIN_EFFECT_SD)]
+    alike = parts(np.argsort(exposure, kind="stable"))  # of like exposure, so that they need the same rates
+    heard = [_Heard.first(told, table, pairs, alike, MAIN_EFFECT_SD)]
     if own is not None:
         seen = own.witness(np.ravel_multi_index(pairs, table.shape), table.events.size)
-        heard.append(_Heard.first(seen, table, pairs, parts, SEEN_EFFECT_SD))
+        heard.append(_Heard.first(seen, table, pairs, alike, SEEN_EFFECT_SD))
     kin = _placed(groups, np.ravel_multi_index(pairs, table.shape), table.events.size)
     together = _Together((*heard,))
     prior, borrowed = _empirical_bayes(together, _Prior(), kin)
@@ -297,7 +299,7 @@ def find_mismatches(
             def given(rows: Places, one: _Heard = one, now: _Together = together, prior: Lent = borrowed) -> Floats:
                 return prior.of(rows) + now.but(one, rows)
 
-            heard[place] = one.again(pairs, parts, given, ratio)
+            heard[place] = one.again(pairs, alike, given, ratio)
             together = _Together((*heard,))
             change = max(change, float(np.std(heard[place].base.log_rate - one.base.log_rate)))
         prior, borrowed = _empirical_bayes(together, prior, kin)
@@ -318,26 +320,34 @@ def find_mismatches(
         scale=prior.scale,
         shape=min(one.witness.shape for one in heard),
         log_prior=prior.log_mass,
-        log_likelihood=np.concatenate([np.maximum(said, LOG_TINY) for said in together.parts()]),
+        log_likelihood=_bounded(together),
         lent=borrowed,
         expected_by_others=by_others.sum(axis=0),
         log_sd=np.linalg.norm(by_others * [one.base.log_sd for one in heard], axis=0) / by_others.sum(axis=0),
     )
 
 
-def _parts(pairs: Places) -> list[Places]:
-    return np.split(pairs, np.arange(PART, len(pairs), PART))
+def _bounded(together: _Together) -> Floats:
+    """What is said of all pairs (P, grid), `LOG_TINY` at least, where the first witness has had its table."""
+    every = together.heard[0].says
+    for rows in _slices(len(every)):
+        every[rows] = np.maximum(together.of(rows), LOG_TINY)
+    return every
+
+
+def _slices(pairs: int) -> list[slice]:
+    return [slice(first, first + PART) for first in range(0, pairs, PART)]
 
 
 def _ratios(together: _Together, prior: Lent) -> Floats:
     """θ's posterior median (P,)."""
-    every = _parts(np.arange(len(together)))
+    every = _slices(len(together))
     return np.concatenate([_Posterior.of(together.of(rows), prior.of(rows)).quantile(0.5) for rows in every])
 
 
 def _columns(together: _Together, prior: Lent) -> dict[str, Floats]:
     """What is said of each pair's θ in the end, as `Mismatches` has it; all (P,)."""
-    rows = [_said(together.of(part), prior.of(part)) for part in _parts(np.arange(len(together)))]
+    rows = [_said(together.of(part), prior.of(part)) for part in _slices(len(together))]
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
@@ -382,7 +392,7 @@ def _main_effects(
 
 
 def _as_counts(
-    witness: _Witness, rate: Floats, log_prior: Callable[[Places], Floats], parts: Sequence[Places]
+    witness: _Witness, rate: Floats, log_prior: Callable[[Places], Floats], alike: Sequence[Places]
 ) -> tuple[Floats, Floats]:
     """Counts and variances of noise, both (P,), that pull main effects as strongly as the pairs do, θ integrated out.
 
@@ -393,7 +403,7 @@ def _as_counts(
     """
     width, expected = 0.1, rate * witness.exposure
     low, middle, high = at = np.empty((3, len(rate)))
-    for rows in parts:
+    for rows in alike:
         shifted = np.log(rate[rows]) + np.array([[-width], [0.0], [width]])
         at[:, rows] = log_sum(witness.only(rows).at(shifted) + log_prior(rows))[..., 0]
     slope = np.minimum((high - low) / (2.0 * width), np.maximum(expected, MOST_PULL))
@@ -402,11 +412,11 @@ def _as_counts(
     return expected * (1.0 + slope / curvature), expected**2 / curvature - expected
 
 
-def _marginal(witness: _Witness, base: _Baseline, parts: Sequence[Places]) -> Floats:
+def _marginal(witness: _Witness, base: _Baseline, alike: Sequence[Places]) -> Floats:
     """log p(data | θ) on the grid of log θ, shape (P, grid), integrated over what is uncertain about main effects."""
     nodes, weights = hermegauss(7)
     says = np.empty((len(base.log_rate), len(LOG_RATIO)))
-    for rows in parts:
+    for rows in alike:
         at = witness.only(rows).at(base.log_rate[rows] + nodes[:, None] * base.log_sd[rows])
         top = at.max(axis=0)
         at -= top
@@ -448,6 +458,6 @@ def _by_component(together: _Together, prior: _Prior) -> Floats:
     mass, total = prior.mass, np.zeros(len(LOG_RATIO))
     both = mass.sum(axis=0)
     for said in together.parts():
-        likelihood = np.exp(said)
+        likelihood = np.exp(said)  # as often as there are steps: to keep it would be another table
         total += (1.0 / np.maximum(likelihood @ both, np.finfo(float).tiny)) @ likelihood
     return np.asarray(mass * total, np.float64)

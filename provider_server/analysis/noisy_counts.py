@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
+from scipy.special import gammaln, wrightomega
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.ratio_grid import LOG_RATIO, read_rows
+from provider_server.analysis.ratio_grid import LOG_RATIO, Rows
 
 Places = NDArray[np.intp]
 
@@ -24,7 +24,7 @@ GRID_STEP = 0.02  # of the log mean
 LOG_FACTOR = np.linspace(-4.0, 5.0, 19)  # of the rate: where a cap's effect is worked out
 LEAST_SHARE = 1e-3  # of a pair's failures that may count; less says nothing under any noise
 MOST_COUNTS, FAINTEST = 3000.0, 1e-290  # where the normal law takes over: many failures, and underflow
-NOTHING = 39.0  # standard deviations of noise: the probability of more is no number above zero
+FAR = 10.0  # standard deviations of noise: further from the likeliest failures, none add to a sum
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,15 +89,19 @@ class NoisyCounts:
 
     def read(self, log_rate: Floats) -> Floats:
         """log p(y | log rate), up to a term per pair, of as many rates for each pair as `log_rate` (…, P, n) has."""
-        place = log_rate + np.log(self.exposure)[:, None]
+        place = log_rate + (np.log(self.exposure)[:, None] - self.log_means[0])
         if self.log_share is not None:
-            place += read_rows(self.log_share, (log_rate - LOG_FACTOR[0]) / (LOG_FACTOR[1] - LOG_FACTOR[0]))
-        place -= self.log_means[0]
+            shares = Rows(self.log_share)
+            for own, asked in zip(_layers(place), _layers(log_rate), strict=True):
+                own += shares.at((asked - LOG_FACTOR[0]) / (LOG_FACTOR[1] - LOG_FACTOR[0]))
         place /= GRID_STEP
         np.clip(place, 0.0, len(self.log_means) - 1.001, out=place)
         first, last = int(place.min()), int(place.max()) + 2
         place -= first
-        return read_rows(self._log_likelihood(slice(first, last)), place)
+        rows = Rows(self._log_likelihood(slice(first, last)))
+        for own in _layers(place):
+            rows.at(own)
+        return np.asarray(place, np.float64)
 
     def _log_likelihood(self, part: slice) -> Floats:
         """log p(y | log mean) up to a term per pair, on a part of the grid: Poisson, convolved with noise if any."""
@@ -113,14 +117,19 @@ class NoisyCounts:
         return rows
 
     def _mixed(self, counts: Floats, variance: Floats, part: slice) -> Floats:
-        mean, most = np.exp(self.log_means[part]), float(np.max(counts + NOTHING * np.sqrt(variance)))
-        poisson = self.poisson[: max(int(most), 0) + 2, part]
-        log_noise = -0.5 * (counts[:, None] - np.arange(float(len(poisson)))) ** 2 / variance[:, None]
-        top = log_noise.max(axis=1, keepdims=True)
-        mixed = np.exp(log_noise - top) @ poisson
+        """Of pairs with noise; of the failures that it mixes, those that matter to any pair at any mean."""
+        grid, sd, last = self.log_means[part], np.sqrt(variance), len(self.poisson) - 1
+        least, most = (
+            variance * wrightomega(counts / variance + log_mean - np.log(variance)) for log_mean in (grid[0], grid[-1])
+        )
+        low, high = np.clip([np.min(least - FAR * sd), np.max(most + FAR * sd) + 1.0], 0, last).astype(np.intp)
+        top = -0.5 * ((counts - np.clip(np.round(counts), 0.0, last)) ** 2 / variance)[:, None]
+        true = np.arange(low, high + 1.0)
+        log_noise = -0.5 * (counts[:, None] - true) ** 2 / variance[:, None]
+        mixed = np.exp(log_noise - top) @ self.poisson[low : high + 1, part]
         pair, place = np.nonzero(mixed <= FAINTEST)
         values = np.log(np.maximum(mixed, FAINTEST)) + top
-        values[pair, place] = _normal_law(counts[pair], variance[pair], mean[place])
+        values[pair, place] = _normal_law(counts[pair], variance[pair], np.exp(grid)[place])
         return np.asarray(values, np.float64)
 
     def uncapped(self) -> tuple[Floats, Floats]:
@@ -129,6 +138,11 @@ class NoisyCounts:
             return self.counts, self.variance
         at_one = np.exp(self.log_share[:, np.argmin(np.abs(LOG_FACTOR))])
         return self.counts / at_one, self.variance / at_one**2 + self.exposure * (1.0 / at_one - 1.0)
+
+
+def _layers(values: Floats) -> Floats:
+    """Values (…, P, n) as (m, P, n)."""
+    return values.reshape(-1, *values.shape[-2:])
 
 
 def _crude(counts: Floats, variance: Floats, exposure: Floats) -> float:

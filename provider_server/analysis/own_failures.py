@@ -19,7 +19,7 @@ from scipy.special import gammaln
 
 from federation.protocol.life_table import Floats
 from provider_server.analysis.few_owners import FewOwners
-from provider_server.analysis.ratio_grid import LOG_RATIO, read_rows
+from provider_server.analysis.ratio_grid import LOG_RATIO, Rows
 
 Places = NDArray[np.intp]
 
@@ -95,7 +95,11 @@ class OwnFailures:
 
     def read(self, log_rate: Floats) -> Floats:
         """log p(V | log rate), up to a term per pair, of as many rates for each pair as `log_rate` (…, P, n) has."""
-        return read_rows(self.values, (log_rate - self.log_crude - LOG_RATE[0]) / (LOG_RATE[1] - LOG_RATE[0]))
+        place = (log_rate - self.log_crude - LOG_RATE[0]) / (LOG_RATE[1] - LOG_RATE[0])
+        rows = Rows(self.values)
+        for own in place.reshape(-1, *place.shape[-2:]):
+            rows.at(own)
+        return np.asarray(place, np.float64)
 
     def uncapped(self) -> tuple[Floats, Floats]:
         """Counts, and what their variance has beyond Poisson's, both (P,), to start from."""

@@ -1,26 +1,54 @@
 """The grid of log ratios on which what each witness says of a pair is worked out, and how to read a row of values."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from federation.protocol.life_table import Floats
 
 LOG_RATIO = np.linspace(-3.0, np.log(100.0), 320)  # nothing is expected to be beyond a hundredfold
+PART = 128  # pairs, whose values on the grid are worked out together: within a processor's cache
+
+Places = NDArray[np.intp]
+
+
+def parts(pairs: Places) -> list[Places]:
+    """The pairs, some at a time."""
+    return np.split(pairs, np.arange(PART, len(pairs), PART))
+
+
+class Rows:
+    """Rows of values (P, n) that are read at fractional places: linear in between and constant beyond.
+
+    What is asked for overwrites the places, and buffers are kept: fresh memory would cost more than the reading.
+    """
+
+    def __init__(self, values: Floats) -> None:
+        self._most = values.shape[1] - 1.001
+        self._flat = np.ascontiguousarray(values).ravel()
+        self._steps = np.diff(self._flat, append=0.0)
+        self._start = values.shape[1] * np.arange(len(values), dtype=np.intp)[:, None]
+        self._below, self._found = np.empty((0, 0), np.intp), np.empty((0, 0))
+
+    def at(self, place: Floats) -> Floats:
+        """The values at places (P, m), in their stead."""
+        if self._found.shape != place.shape:
+            self._below, self._found = np.empty(place.shape, np.intp), np.empty(place.shape)
+        below, found = self._below, self._found
+        np.clip(place, 0.0, self._most, out=place)
+        np.floor(place, out=found)
+        place -= found
+        np.copyto(below, found, casting="unsafe")
+        below += self._start
+        self._steps.take(below, out=found, mode="clip")
+        place *= found
+        self._flat.take(below, out=found, mode="clip")
+        place += found
+        return place
 
 
 def read_rows(values: Floats, place: Floats) -> Floats:
-    """Rows of `values` (P, n) at fractional places (…, P, m), linear in between and constant beyond."""
-    above = np.clip(place, 0.0, values.shape[1] - 1.001)
-    below = above.astype(np.intp)
-    above -= below
-    below += values.shape[1] * np.arange(len(values))[:, None]
-    flat = np.ascontiguousarray(values).ravel()
-    left = flat.take(below)
-    below += 1
-    right = flat.take(below)
-    right -= left
-    right *= above
-    right += left
-    return right
+    """Rows of `values` (P, n) at fractional places (P, m), linear in between and constant beyond."""
+    return Rows(values).at(np.array(place, np.float64))
 
 
 def log_sum(values: Floats) -> Floats:
