@@ -11,6 +11,10 @@ the law of ratios that are worse. The likeliest block is taken first, and others
 group that merely overlaps with a block is none. A pair borrows from the *other* pairs of its block: from them alone
 come the odds and the ratio of the block that its own data meet.
 
+Of many groups some look like blocks by chance. So a group is taken for one only where its odds are even at π = one of
+all groups, and two more for each block found before, since about half of them are found: where nothing is shared, one
+at most is expected, however many ways of grouping there are. What a block lends is weighed at π = `BLOCK_SHARE`.
+
 There may be more groups than pairs, of which hardly any is a block. So each pair is bounded first by the most that it
 can say for any of a range of ratios (`BINS` of them), and only groups whose bounds add up to a block are worked out.
 
@@ -29,10 +33,11 @@ from provider_server.analysis.ratio_grid import log_sum, parts
 
 Places = NDArray[np.intp]
 
-BLOCK_SHARE = 0.01  # of the groups are blocks
+BLOCK_SHARE = 0.01  # of the groups are blocks, at most
 ALIKE_SHARE = 0.9  # of the pairs of a block have its ratio
 LEAST_PAIRS = 3  # fewer lend nothing that a pair does not know itself
 MOST_BLOCKS = 50
+NO_BLOCK = -1
 BINS = 20  # of log ratios
 MEMBERS = 50_000  # of groups that are worked out together
 
@@ -64,17 +69,18 @@ class Groups:
 class Lent:
     """The log prior of each pair: its row of `own` (n, grid), which others lend to it, or that of all pairs (grid,).
 
-    `row` (P,) is -1 where a pair has none of its own.
+    `row` (P,) is -1 where a pair has none of its own; `block` (P,) is the number of the first block that it is in.
     """
 
     of_all: Floats
     row: Places
     own: Floats
+    block: Places
 
     @classmethod
     def nothing(cls, of_all: Floats, pairs: int) -> "Lent":
         """Before any block is found."""
-        return cls(of_all, np.full(pairs, -1), np.empty((0, len(of_all))))
+        return cls(of_all, np.full(pairs, -1), np.empty((0, len(of_all))), np.full(pairs, NO_BLOCK))
 
     def of(self, pairs: Places | slice) -> Floats:
         """The log prior of some pairs (n, grid)."""
@@ -85,13 +91,15 @@ class Lent:
             prior[row >= 0] = self.own[row[row >= 0]]
         return prior
 
-    def but(self, pairs: Places, prior: Floats) -> "Lent":
-        """With another one (n, grid) for some pairs."""
+    def but(self, pairs: Places, prior: Floats, number: int) -> "Lent":
+        """With another one (n, grid) for the pairs of the block of that number."""
         row, fresh = self.row.copy(), self.row[pairs] < 0
         row[pairs[fresh]] = len(self.own) + np.arange(fresh.sum())
         own = np.concatenate([self.own, prior[fresh]])
         own[row[pairs]] = prior
-        return Lent(self.of_all, row, own)
+        block = self.block.copy()
+        block[pairs[fresh]] = number
+        return Lent(self.of_all, row, own, block)
 
 
 def lent(log_likelihood: Callable[[Places], Floats], log_prior: Floats, log_worse: Floats, groups: Groups) -> Lent:
@@ -100,24 +108,32 @@ def lent(log_likelihood: Callable[[Places], Floats], log_prior: Floats, log_wors
     `log_likelihood` says each pair's own (n, grid), of some pairs; `log_prior` and `log_worse` (grid,) are the laws of
     the logarithm of its ratio where nothing is shared, and within a block.
     """
-    search = _Search(log_likelihood, Lent.nothing(log_prior, groups.held.shape[1]), log_worse, groups)
+    nothing = Lent.nothing(log_prior, groups.held.shape[1])
+    if not len(groups):
+        return nothing
+    search = _Search(log_likelihood, nothing, log_worse, groups)
     search.weigh(np.arange(groups.held.shape[1]), np.arange(len(groups)))
-    for _ in range(MOST_BLOCKS if len(groups) else 0):
+    for number in range(MOST_BLOCKS):
         best = int(np.argmax(search.evidence))
-        if search.evidence[best] < 0.0:
+        if search.evidence[best] + _log_odds(len(groups), number) < 0.0:
             break
-        search.take(best)
+        search.take(best, number)
     return search.prior
 
 
+def _log_odds(groups: int, found: int) -> float:
+    """That one of so many groups is a block, before its data are seen, where so many blocks are found."""
+    share = min(BLOCK_SHARE, (1.0 + 2.0 * found) / groups)
+    return float(np.log(share) - np.log1p(-share))
+
+
 class _Search:
-    """What speaks for each group by now: `evidence`, the log odds that it is a block; or minus infinity if not any."""
+    """What speaks for each group by now: `evidence`, the log of Σ w Π above; minus infinity if that cannot suffice."""
 
     def __init__(
         self, log_likelihood: Callable[[Places], Floats], prior: Lent, log_worse: Floats, groups: Groups
     ) -> None:
         self.log_likelihood, self.prior, self.log_worse, self.groups = log_likelihood, prior, log_worse, groups
-        self.odds = np.log(BLOCK_SHARE) - np.log1p(-BLOCK_SHARE)
         self.evidence, self.open = np.full(len(groups), -np.inf), np.ones(len(groups), np.bool_)
         self._starts = np.linspace(0, len(log_worse), BINS, endpoint=False).astype(np.intp)
         self._most = np.zeros((groups.held.shape[1], BINS))
@@ -129,17 +145,18 @@ class _Search:
             self._most[part] = np.maximum.reduceat(self._alike(part), self._starts, axis=1)
         bound = log_sum(self.groups.held[groups] @ self._most + self._log_worse)[:, 0]
         self.evidence[groups] = -np.inf
-        likely = groups[(self.odds + bound >= 0.0) & self.open[groups]]
+        likely = groups[(bound + _log_odds(len(self.groups), MOST_BLOCKS) >= 0.0) & self.open[groups]]
         together = np.cumsum(self.groups.sizes[likely]) // MEMBERS
         for some in np.split(likely, 1 + np.flatnonzero(np.diff(together))):
             if len(some):
-                self.evidence[some] = self.odds + log_sum(self._together(some))[:, 0]
+                self.evidence[some] = log_sum(self._together(some))[:, 0]
 
-    def take(self, block: int) -> None:
-        """Has the pairs of a block borrow from each other."""
+    def take(self, block: int, number: int) -> None:
+        """Has the pairs of a group, which is the block of that number, borrow from each other."""
         pairs, self.open[block] = self.groups.members(block), False
         others = self._together(np.array([block]))[0] - self._alike(pairs)
-        self.prior = self.prior.but(pairs, _mixed(self.prior.of(pairs), others, self.odds))
+        mixed = _mixed(self.prior.of(pairs), others, float(np.log(BLOCK_SHARE) - np.log1p(-BLOCK_SHARE)))
+        self.prior = self.prior.but(pairs, mixed, number)
         self.weigh(pairs, self.groups.touched(pairs))
 
     def _together(self, groups: Places) -> Floats:

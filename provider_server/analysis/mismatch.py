@@ -31,22 +31,25 @@ Not promised: causes. A pair can be worse because of what both have in common wi
 controls that could tell are another model's.
 """
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
 
+from federation.protocol.judgement import LIKELY
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.blocks import Groups, Lent, lent
-from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
+from provider_server.analysis.hazard import Cells, HazardFit, Model, fit_hazard, predict
 from provider_server.analysis.noisy_counts import NoisyCounts
 from provider_server.analysis.ratio_grid import LOG_RATIO, PART, log_sum, parts
 
 Places = NDArray[np.intp]
 Some = Places | slice  # of the pairs
+logger = logging.getLogger(__name__)
 
 HALF_MORE, WORSE_FROM, FOURFOLD = np.log(1.5), np.log(2.0), np.log(4.0)
 MAIN_EFFECT_SD = 0.4  # of log λ and log κ: beyond context and age, workloads differ by half, not tenfold
@@ -54,6 +57,7 @@ SEEN_EFFECT_SD = 0.7  # the same of what the provider sees: some failures leave 
 MOST_LEVERAGE, MOST_SHIFT = 0.95, 1.5  # how far one scoring step is trusted to take a pair out of its own main effects
 MOST_PULL = 20.0  # failures: as hard as the prior of θ lets any pair pull main effects whose ratio is on the grid
 MOST_REFITS = 30
+LEAST_WEIGHT, MOST_ROUNDS = 1e-9, 500  # of main effects that did not settle at first
 SETTLED = 0.01  # the standard deviation of what a refit changes in log rates: well below what is known of any
 EM_STEPS = 10
 SHARE_PRIOR = (2.0, 48.0)  # pseudo-counts of worse and other pairs: four per cent, worth fifty pairs
@@ -76,6 +80,9 @@ class Mismatches:
     `share_worse`, `spread` and `scale` are of the prior; `shape` is how leases differ (infinite: not at all),
     `told_rate` and `seen_rate` the rates of what tenants count and of what the provider sees itself, over what its
     hazards explain.
+
+    `block` is the number of the block that a pair is in (`analysis.blocks`), `supported` whether its own data alone say
+    that θ > 2 is likelier than not, were both as likely before.
 
     `log_prior` (grid,) and `log_likelihood` (P, grid) of θ are those behind all this, `lent` what other pairs add to
     the prior of each.
@@ -101,6 +108,8 @@ class Mismatches:
     spread: float
     scale: float
     shape: float
+    block: Places
+    supported: NDArray[np.bool_]
     log_prior: Floats
     log_likelihood: Floats
     lent: Lent
@@ -129,6 +138,11 @@ class _Prior:
         """Of one that is worse (grid,), one in all: the law of those, where a ratio counts as worse."""
         worse = np.where(LOG_RATIO > WORSE_FROM, self.mass[1], 0.0)
         return np.asarray(np.log(np.maximum(worse / worse.sum(), np.finfo(float).tiny)), np.float64)
+
+    @property
+    def log_even(self) -> Floats:
+        """Of both together (grid,), were one as likely as the other."""
+        return replace(self, share_worse=0.5).log_mass
 
     @property
     def log_mass(self) -> Floats:
@@ -278,8 +292,8 @@ def find_mismatches(
 
     `counted` (workloads, contexts, factors) is how many failures are expected to count where λκθ is exp(`LOG_FACTOR`);
     without it all do, λκθ times exposure. `own` is what the provider saw itself, lease by lease or under noise; that is
-    not in the table's counts. `groups` of flat pairs may have a defect in common (`analysis.blocks`). Unsettled where
-    main effects do not come to rest.
+    not in the table's counts. `groups` of flat pairs may have a defect in common (`analysis.blocks`). Main
+    effects that do not come to rest are fitted in another way, and the log says so.
     """
     pairs = (*np.nonzero(table.exposure_node_hours > 0),)
     counts, variance, exposure = table.events[pairs], table.noise_variance[pairs], table.exposure_node_hours[pairs]
@@ -307,7 +321,7 @@ def find_mismatches(
             break
     expected = np.array([one.base.rate * one.witness.exposure for one in heard])
     by_others = np.array([np.exp(one.base.log_rate) * one.witness.exposure for one in heard])
-    columns = _columns(together, borrowed)
+    columns = _columns(together, borrowed, prior.log_even)
     return Mismatches(
         workload=pairs[0],
         context=pairs[1],
@@ -319,6 +333,7 @@ def find_mismatches(
         spread=prior.spread,
         scale=prior.scale,
         shape=min(one.witness.shape for one in heard),
+        block=borrowed.block,
         log_prior=prior.log_mass,
         log_likelihood=_bounded(together),
         lent=borrowed,
@@ -345,13 +360,13 @@ def _ratios(together: _Together, prior: Lent) -> Floats:
     return np.concatenate([_Posterior.of(together.of(rows), prior.of(rows)).quantile(0.5) for rows in every])
 
 
-def _columns(together: _Together, prior: Lent) -> dict[str, Floats]:
+def _columns(together: _Together, prior: Lent, log_even: Floats) -> dict[str, Any]:
     """What is said of each pair's θ in the end, as `Mismatches` has it; all (P,)."""
-    rows = [_said(together.of(part), prior.of(part)) for part in _slices(len(together))]
+    rows = [_said(together.of(part), prior.of(part), log_even) for part in _slices(len(together))]
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
-def _said(log_likelihood: Floats, log_prior: Floats) -> dict[str, Floats]:
+def _said(log_likelihood: Floats, log_prior: Floats, log_even: Floats) -> dict[str, Any]:
     posterior, by_itself = _Posterior.of(log_likelihood, log_prior), _Posterior.of(log_likelihood)
     ratio = posterior.quantile(0.5)
     return {
@@ -366,6 +381,7 @@ def _said(log_likelihood: Floats, log_prior: Floats) -> dict[str, Floats]:
         "ratio_if_expected": posterior.mean(worse=False),
         "ratio_if_worse": posterior.mean(worse=True),
         "relative_variance": posterior.relative_variance(),
+        "supported": _Posterior.of(log_likelihood, log_even).above(WORSE_FROM) >= LIKELY,
     }
 
 
@@ -377,18 +393,46 @@ def _main_effects(
     effect_sd: float,
     start: Floats | None,
 ) -> _Baseline:
-    """Main effects of counts and variances of their noise, both (P,)."""
-    events, noise = np.zeros(table.shape), np.zeros(table.shape)
-    events[pairs], noise[pairs] = counts, variance
-    seen = replace(table, events=events, noise_variance=noise)
+    """Main effects of counts and variances of their noise, both (P,).
+
+    A count below minus its variance pulls harder the lower the rate, so there is no best one: it is taken as that.
+    """
+    counts, variance = np.maximum(counts, -variance), np.maximum(variance, 0.0)
     cells, terms = Cells.from_table(table), tuple((dimension.name,) for dimension in table.dimensions)
-    fit = fit_hazard(cells, [seen], Model(terms, prior_sd=effect_sd), start=start).settled()
+    model = Model(terms, prior_sd=effect_sd)
+    fit = fit_hazard(cells, [_with_counts(table, pairs, counts, variance)], model, start=start)
+    if not fit.converged:
+        fit = _with_fixed_weights(table, pairs, counts, variance, model)
     rates = predict(fit, cells)
     expected = rates.value * cells.exposure_node_hours
     leverage = np.minimum(expected**2 / (expected + variance) * rates.log_sd**2, MOST_LEVERAGE)
     shift = leverage / (1.0 - leverage) * (counts - expected) / expected
     log_rate = np.log(rates.value) - np.clip(shift, -MOST_SHIFT, MOST_SHIFT)
     return _Baseline(rates.value, log_rate, rates.log_sd / np.sqrt(1.0 - leverage), fit.estimate)
+
+
+def _with_counts(table: LifeTable, pairs: tuple[Places, ...], counts: Floats, variance: Floats) -> LifeTable:
+    events, noise = np.zeros(table.shape), np.zeros(table.shape)
+    events[pairs], noise[pairs] = counts, variance
+    return replace(table, events=events, noise_variance=noise)
+
+
+def _with_fixed_weights(
+    table: LifeTable, pairs: tuple[Places, ...], counts: Floats, variance: Floats, model: Model
+) -> HazardFit:
+    """Main effects where they did not settle: what each pair's noise makes its count worth is that at the crude rate.
+
+    Without noise left, and no count below zero, the likelihood has one maximum. It knows less of pairs far from the
+    crude rate, so it is said in the log.
+    """
+    exposure = table.exposure_node_hours[pairs]
+    expected = exposure * max(float(counts.sum()), float(np.sqrt(variance.sum())), 1.0) / exposure.sum()
+    weight = np.zeros(table.shape)
+    weight[pairs] = np.maximum(expected / (expected + variance), LEAST_WEIGHT)
+    weighed = _with_counts(table, pairs, weight[pairs] * np.maximum(counts, 0.0), np.zeros(len(counts)))
+    weighed = replace(weighed, exposure_node_hours=weight * table.exposure_node_hours)
+    logger.warning("main effects of %d pairs did not settle: fitted again with fixed weights", len(counts))
+    return fit_hazard(Cells.from_table(weighed), [weighed], model, max_iterations=MOST_ROUNDS)
 
 
 def _as_counts(

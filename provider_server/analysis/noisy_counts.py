@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, wrightomega
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.ratio_grid import LOG_RATIO, Rows
+from provider_server.analysis.ratio_grid import LOG_RATIO, NARROWEST, Rows, narrowness
 
 Places = NDArray[np.intp]
 
@@ -23,7 +23,9 @@ LEAST_EXPOSURE = 1e-6  # failures expected: less says nothing under any noise
 GRID_STEP = 0.02  # of the log mean
 LOG_FACTOR = np.linspace(-4.0, 5.0, 19)  # of the rate: where a cap's effect is worked out
 LEAST_SHARE = 1e-3  # of a pair's failures that may count; less says nothing under any noise
+FARTHEST = 8.0  # standard deviations of noise
 MOST_COUNTS, FAINTEST = 3000.0, 1e-290  # where the normal law takes over: many failures, and underflow
+AROUND = 5  # steps of the grid: a likelihood of so many failures has its peak within them
 FAR = 10.0  # standard deviations of noise: further from the likeliest failures, none add to a sum
 
 
@@ -49,7 +51,8 @@ class NoisyCounts:
     """Counts of P pairs, the variance of their noise and their exposure, all (P,).
 
     `log_share` (P, factors) is the log of what counts over what fails, at the rates `LOG_FACTOR`; None where all do.
-    `poisson` (failures, log means) is the law of as many failures as are mixed, at the grid of `log_means`.
+    `poisson` (failures, log means) is the law of as many failures as are mixed, at the grid of `log_means`; `narrow`
+    (P,) is what log likelihoods are divided by (`ratio_grid.narrowness`).
     """
 
     counts: Floats
@@ -58,6 +61,7 @@ class NoisyCounts:
     log_share: Floats | None
     log_means: Floats
     poisson: Floats
+    narrow: Floats
 
     @classmethod
     def of(cls, counts: Floats, variance: Floats, exposure: Floats, counted: Floats | None) -> "NoisyCounts":
@@ -66,13 +70,24 @@ class NoisyCounts:
         if counted is not None:
             share = np.log(np.clip(counted / (exposure[:, None] * np.exp(LOG_FACTOR)), LEAST_SHARE, 1.0))
         log_means = _log_means(np.log(exposure * _crude(counts, variance, exposure)), counts, variance)
-        return cls(counts, variance, exposure, share, log_means, _poisson(counts, variance, log_means))
+        poisson = _poisson(counts, variance, log_means)
+        made = cls(counts, variance, exposure, share, log_means, poisson, np.ones(len(counts)))
+        return made._blunted()
 
     def only(self, rows: Places) -> "NoisyCounts":
         """Of some pairs."""
         counts, variance, exposure = (column[rows] for column in (self.counts, self.variance, self.exposure))
-        share = None if self.log_share is None else self.log_share[rows]
-        return replace(self, counts=counts, variance=variance, exposure=exposure, log_share=share)
+        share, narrow = None if self.log_share is None else self.log_share[rows], self.narrow[rows]
+        return replace(self, counts=counts, variance=variance, exposure=exposure, log_share=share, narrow=narrow)
+
+    def _blunted(self) -> "NoisyCounts":
+        """With what the pairs are divided by whose failures are so many: their likelihoods peak where they counted."""
+        narrow = np.ones(len(self.counts))
+        for pair in np.flatnonzero(self.counts > NARROWEST**-2 / 2.0):
+            place = int((np.log(self.counts[pair]) - self.log_means[0]) / GRID_STEP)
+            peak = self.only(np.array([pair]))._log_likelihood(slice(place - AROUND, place + AROUND + 1))
+            narrow[pair] = narrowness(peak, GRID_STEP)[0]
+        return replace(self, narrow=narrow)
 
     @property
     def shape(self) -> float:
@@ -106,15 +121,17 @@ class NoisyCounts:
     def _log_likelihood(self, part: slice) -> Floats:
         """log p(y | log mean) up to a term per pair, on a part of the grid: Poisson, convolved with noise if any."""
         grid, sd = self.log_means[part], np.sqrt(self.variance)
-        many = self.counts + 8.0 * sd > MOST_COUNTS
+        # far below none, all say the same: else laws of very many failures, which spread, would seem the likeliest
+        counts = np.maximum(self.counts, -FARTHEST * sd)
+        many = counts + FARTHEST * sd > MOST_COUNTS
         quiet, noisy = (self.variance == 0.0) & ~many, (self.variance > 0.0) & ~many
-        rows = np.empty((len(self.counts), len(grid)))
-        rows[many] = _normal_law(self.counts[many, None], self.variance[many, None], np.exp(grid))
-        true = np.maximum(np.round(self.counts[quiet, None]), 0.0)
+        rows = np.empty((len(counts), len(grid)))
+        rows[many] = _normal_law(counts[many, None], self.variance[many, None], np.exp(grid))
+        true = np.maximum(np.round(counts[quiet, None]), 0.0)
         rows[quiet] = true * grid - np.exp(grid) - gammaln(true + 1.0)
         if noisy.any():
-            rows[noisy] = self._mixed(self.counts[noisy], self.variance[noisy], part)
-        return rows
+            rows[noisy] = self._mixed(counts[noisy], self.variance[noisy], part)
+        return rows / self.narrow[:, None]
 
     def _mixed(self, counts: Floats, variance: Floats, part: slice) -> Floats:
         """Of pairs with noise; of the failures that it mixes, those that matter to any pair at any mean."""
@@ -152,13 +169,13 @@ def _crude(counts: Floats, variance: Floats, exposure: Floats) -> float:
 
 def _log_means(log_expected: Floats, counts: Floats, variance: Floats) -> Floats:
     """Log means from far below what any pair expects to far above what any can have."""
-    most = max(float(np.max(np.log(np.maximum(counts, 1.0) + 8.0 * np.sqrt(variance)))), float(log_expected.max()))
+    most = max(float(np.max(np.log(np.maximum(counts, 1.0) + FARTHEST * np.sqrt(variance)))), float(log_expected.max()))
     return np.arange(log_expected.min() + LOG_RATIO[0] - 5.0, most + LOG_RATIO[-1], GRID_STEP)
 
 
 def _poisson(counts: Floats, variance: Floats, grid: Floats) -> Floats:
     """p(failures | log mean), shape (failures, grid), of as many failures as counts under noise may stand for."""
-    most = float(np.max(counts + 8.0 * np.sqrt(variance)))
+    most = float(np.max(counts + FARTHEST * np.sqrt(variance)))
     true = np.arange(min(MOST_COUNTS, max(20.0, most + 10.0)) + 1.0)[:, None]
     return np.asarray(np.exp(true * grid - np.exp(grid) - gammaln(true + 1.0)), np.float64)
 

@@ -19,7 +19,7 @@ from scipy.special import gammaln
 
 from federation.protocol.life_table import Floats
 from provider_server.analysis.few_owners import FewOwners
-from provider_server.analysis.ratio_grid import LOG_RATIO, Rows
+from provider_server.analysis.ratio_grid import LOG_RATIO, Rows, narrowness
 
 Places = NDArray[np.intp]
 
@@ -77,6 +77,7 @@ class OwnFailures:
         if leases.few is not None:
             values += leases.few.log_likelihood(pairs, np.exp(log_crude + LOG_RATE))[chosen]
         values -= values.max(axis=1, keepdims=True)
+        values /= narrowness(values, float(LOG_RATE[1] - LOG_RATE[0]))[:, None]
         return cls(leases, chosen, pairs, shape, exposure[chosen], log_crude, values)
 
     def given(self, rate: Floats) -> "OwnFailures":

@@ -4,7 +4,7 @@
   series. A job-week counts at most F failures (`analysis.cap_correction`), and how many that hides depends on its
   hazard and its pair, so both models have the cap in their likelihood.
 - *Fits.* Hazards (`analysis.capped_hazard`), then pairs (`analysis.mismatch`), then hazards given the pairs' risks,
-  then pairs again: four fits without further iteration. Each converges, or `learn` raises `Unsettled`.
+  then pairs again: four fits without further iteration. Hazards converge, or `learn` raises `Unsettled`; pairs do.
 - *Rates* are those of the workloads that ran there: the hazard times their mean risk.
 - *Versions* of an archetype (`analysis.versions`) and factors of size and season (`learning.factors`) are derived
   afterwards and change no rate or verdict.
@@ -87,7 +87,7 @@ def learn(
     own: OwnSight | None = None,
     features: Features | None = NO_FEATURES,
 ) -> Findings:
-    """Findings from all `releases` so far; `leases` are those of their windows. Unsettled where a fit has no answer.
+    """Findings from all `releases` so far; `leases` are those of their windows. Unsettled where hazards are.
 
     `own` are failures that the provider saw itself in these windows, as far as they may be told; None: none. Pairs may
     share a defect with others of their archetype, and of contexts of the same `features`; with None they do not.

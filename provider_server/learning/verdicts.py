@@ -1,6 +1,9 @@
 """One verdict for each pair of workload and context, with evidence, reason and alternative contexts.
 
 - *Worse* and *suspected*: by `federation.protocol.judgement`, from the probabilities of `analysis.mismatch`.
+- *In a block* of pairs that share a defect (`analysis.blocks`) only a pair whose own data support it is called worse;
+  others are suspected. A block may be false as a whole, so it counts as one pair, the most probable of it, where false
+  ones are weighed against all that are called worse: many pairs of one block leave no room for unsure ones elsewhere.
 - *Over many bundles*: bundles follow one another, and each would have its own false ones. So a pair is called worse for
   the first time only while the charges of all that ever were, 1 − probability at that first time, are 4% of their
   number or less (`within_budget`); others are suspected.
@@ -23,11 +26,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.judgement import FALSE_SHARE, HARMFUL_RATIO, LIKELY, surest, suspected
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis import quasi_experiment
+from provider_server.analysis.blocks import MOST_BLOCKS, NO_BLOCK
 from provider_server.analysis.mismatch import Mismatches
 
 CONTROL_LEVEL = 0.01  # share of true mismatches that the negative control calls confounded by chance
@@ -139,8 +144,7 @@ def judge_pairs(
             _per_average_hour(counted, scale), control, np.random.default_rng(PAIRING_SEED), CRITERIA
         )
     }
-    accused, likely = np.zeros(len(found.ratio), np.bool_), found.probability_worse >= LIKELY
-    accused[surest(found.probability_worse)] = True
+    accused, likely = _accused(found), found.probability_worse >= LIKELY
     doubted = suspected(found.probability_worse, node_hours[cells])
     per_hour = found.expected / np.maximum(node_hours[cells], np.finfo(float).tiny)
     rate, rate_high = found.ratio * per_hour, found.likely_high * per_hour
@@ -172,6 +176,18 @@ def judge_pairs(
             )
         )
     return findings
+
+
+def _accused(found: Mismatches) -> NDArray[np.bool_]:
+    """Which pairs (P,) are called worse: sure enough each by itself, and with every block as one."""
+    own = np.where((found.block == NO_BLOCK) | found.supported, found.probability_worse, 0.0)
+    unit = np.where(found.block == NO_BLOCK, np.arange(len(own)) + MOST_BLOCKS, found.block)
+    falling = np.argsort(-own, kind="stable")
+    surest_of_unit = falling[np.unique(unit[falling], return_index=True)[1]]
+    units = unit[surest_of_unit[surest(own[surest_of_unit])]]
+    accused = np.zeros(len(own), np.bool_)
+    accused[surest(own)] = True
+    return np.asarray(accused & np.isin(unit, units), np.bool_)
 
 
 def _judgement(

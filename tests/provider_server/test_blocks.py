@@ -1,12 +1,14 @@
 """Pairs borrow from others that may share their defect: so blocks are found that no pair shows by itself."""
 
+from itertools import starmap
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score
 
-from federation.protocol.life_table import LifeTable
-from provider_server.analysis.blocks import ALIKE_SHARE, BLOCK_SHARE, Groups, lent
+from federation.protocol.life_table import Dimension, LifeTable
+from provider_server.analysis.blocks import ALIKE_SHARE, BLOCK_SHARE, NO_BLOCK, Groups, lent
 from provider_server.analysis.contexts import Context, ContextMap, Look
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.learning.kin import NO_FEATURES, features_of, groups
@@ -56,15 +58,34 @@ def test_where_no_block_is_planted_nothing_changes(planted_share: float) -> None
         assert precision(together, planted > 0) > precision(alone, planted > 0) - 0.01
 
 
+def rare(seed: int) -> LifeTable:
+    """Rare failures (1.8 of a pair), and two per cent of single pairs that fail eight times as often: no block."""
+    rng, shape = np.random.default_rng((seed, 15)), (60, 20)
+    exposure = np.outer(rng.lognormal(0.0, 1.3, 60), rng.lognormal(0.0, 0.4, 20)) * rng.lognormal(0.0, 0.5, shape)
+    exposure *= 1.8 / exposure.mean()
+    usual = np.outer(rng.lognormal(0.0, 0.35, 60), rng.lognormal(0.0, 0.25, 20))
+    failures = rng.poisson(exposure * usual * np.where(rng.random(shape) < 0.02, 8.0, 1.0)).astype(np.float64)
+    levels = (tuple(map(str, range(size))) for size in shape)
+    dimensions = tuple(starmap(Dimension, zip(("workload", "context"), levels, strict=True)))
+    return LifeTable(dimensions, failures, exposure, exposure, np.zeros(shape))
+
+
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(60), marks=pytest.mark.nightly)], ids=["few", "all"])
+def test_no_group_of_many_is_a_block_by_chance(seeds: range) -> None:
+    """With π = .01 of 1,275 groups, five of the first twelve tables have one, the first two among them."""
+    for table in map(rare, seeds):
+        assert (find_mismatches(table, groups=groups(table, ARCHETYPES, FEATURES)).block == NO_BLOCK).all()
+
+
 def test_what_is_lent_is_what_the_others_say() -> None:
     """Three pairs on a grid of two ratios: odds of the block as the formula has them, from the other two pairs."""
     likelihood = np.log(np.array([[0.1, 0.9], [0.2, 0.8], [0.05, 0.95]]))
     prior, worse = np.log([0.999, 0.001]), np.array([-np.inf, 0.0])
     every = np.arange(3)
-    (first, *_), nothing = (
-        lent(likelihood.__getitem__, prior, worse, Groups(groups, 3)).of(every) for groups in ([every], [])
-    )
-    assert np.allclose(nothing, prior)
+    found, none = (lent(likelihood.__getitem__, prior, worse, Groups(groups, 3)) for groups in ([every], []))
+    first = found.of(every)[0]
+    assert np.allclose(none.of(every), prior)
+    assert (found.block.tolist(), none.block.tolist()) == ([0] * 3, [NO_BLOCK] * 3)
 
     def ratio(pair: int) -> float:
         told = np.exp(likelihood[pair])

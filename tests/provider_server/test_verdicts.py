@@ -8,7 +8,7 @@ import pytest
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.judgement import FALSE_SHARE, HARMFUL_RATIO, surest, suspected
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.blocks import Lent
+from provider_server.analysis.blocks import NO_BLOCK, Lent
 from provider_server.analysis.cap_correction import capped_mean
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.analysis.noisy_counts import LOG_FACTOR
@@ -189,6 +189,8 @@ def judged(
         spread=0.1,
         scale=1.0,
         shape=np.inf,
+        block=np.full(3, NO_BLOCK),
+        supported=ones > 0.0,
         log_prior=nothing[0],
         log_likelihood=nothing,
         lent=Lent.nothing(nothing[0], 3),
@@ -196,6 +198,36 @@ def judged(
         log_sd=nothing[0],
     )
     return judge_pairs(found, counted, counted, hours)
+
+
+def accused_in(block: Sequence[int], supported: Sequence[bool], probability_worse: Sequence[float]) -> list[int]:
+    """The places of pairs that are called worse, as members of these blocks with data of their own or without."""
+    pairs = len(block)
+    hours, nothing = np.full((1, pairs), 1e4), np.zeros((1, pairs))
+    dimensions = (Dimension("workload", ("w",)), Dimension("context", tuple(map(str, range(pairs)))))
+    counted = LifeTable(dimensions, hours / 100.0, hours / 100.0, nothing, nothing)
+    found = replace(
+        find_mismatches(counted),
+        probability_worse=np.array(probability_worse),
+        block=np.array(block),
+        supported=np.array(supported),
+    )
+    judged = judge_pairs(found, counted, counted, hours)
+    return [place for place, pair in enumerate(judged) if pair.judgement is PairJudgement.WORSE]
+
+
+def test_of_a_block_only_pairs_are_called_worse_that_their_own_data_support() -> None:
+    sure = [0.99] * 4
+    assert accused_in([0, 0, 0, NO_BLOCK], [True, False, True, False], sure) == [0, 2, 3]  # a single pair needs none
+
+
+def test_a_block_counts_as_one_where_false_ones_are_weighed() -> None:
+    """Forty pairs at .995 leave room for one at .85 beside them, but not where they stand or fall together."""
+    likely = [0.995] * 40 + [0.85]
+    yes = [True] * 41
+    assert accused_in([NO_BLOCK] * 41, yes, likely) == list(range(41))
+    assert accused_in([0] * 40 + [NO_BLOCK], yes, likely) == list(range(40))
+    assert accused_in([0] * 20 + [1] * 20 + [NO_BLOCK], yes, likely) == list(range(40))
 
 
 def test_a_pair_that_is_sure_enough_is_called_worse_while_few_are_expected_to_be_wrong() -> None:
