@@ -2,9 +2,12 @@
 
 - The tenant checks against a signed bundle, so that the provider learns nothing; or the provider's online service
   checks, and sees the tokens; or it sends a page about a context, without being told who asks or for which workload.
-- Mismatch: the bundle judges the pair as worse. About one in twenty of these is expected to be false.
+- Mismatch: the bundle judges the pair as worse. One that is not is a false alarm: at most one in twenty is expected.
 - Warning: the pair is suspected, or it fails more often for a reason other than hardware. Avoiding all suspected pairs
-  is expected to move fewer than one job in twenty needlessly.
+  is expected to move fewer than one job in twenty needlessly. A warning is no accusation, so a vain one is no false
+  alarm.
+- Unknown: the bundle has no evidence, or the pair's own counts leave open anything up to `ANYTHING` times the failures,
+  as in the first weeks and of hardware on which hardly anything ran.
 """
 
 from collections import defaultdict
@@ -15,6 +18,8 @@ from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJ
 from federation.protocol.pass_messages import ContextPage
 from federation.protocol.round_messages import finest_row
 from federation.protocol.service_messages import CheckVerdict
+
+ANYTHING = 50.0  # times as often as expected: half of what a ratio may be at most (`analysis.ratio_grid`)
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,8 @@ class Check:
             reason = f"bundle {bundle} has no evidence about this workload on this context"
             return cls(CheckVerdict.UNKNOWN, reason, None, None, hazards)
         verdict = _verdict(evidence)
+        if verdict is CheckVerdict.UNKNOWN:
+            return cls(verdict, _reason(evidence), evidence, None, hazards)
         better = str(evidence.alternatives[0]) if verdict is not CheckVerdict.OK and evidence.alternatives else None
         weak = verdict is CheckVerdict.OK and evidence.judgement is PairJudgement.TOO_LITTLE
         return cls(verdict, _reason(evidence), evidence, better, hazards, weak)
@@ -93,18 +100,18 @@ def check_page(page: ContextPage, labels: Mapping[str, str]) -> Check:
 def _verdict(entry: MismatchEntry) -> CheckVerdict:
     if entry.judgement is PairJudgement.WORSE:
         return CheckVerdict.MISMATCH
-    return (
-        CheckVerdict.WARNING
-        if entry.judgement in (PairJudgement.CONFOUNDED, PairJudgement.SUSPECTED)
-        else CheckVerdict.OK
-    )
+    if entry.judgement in (PairJudgement.CONFOUNDED, PairJudgement.SUSPECTED):
+        return CheckVerdict.WARNING
+    open_to_all = entry.judgement is PairJudgement.TOO_LITTLE and entry.risk_ratio_high >= ANYTHING
+    return CheckVerdict.UNKNOWN if open_to_all else CheckVerdict.OK
 
 
 def _reason(entry: MismatchEntry) -> str:
+    """The interval rests on the pair's own counts alone, estimate and probability on what is known of all pairs."""
     return (
-        f"fails {entry.risk_ratio:.1f} times as often as expected (95% interval {entry.risk_ratio_low:.1f}–"
-        f"{entry.risk_ratio_high:.1f}; probability of a mismatch {entry.probability_worse:.0%};"
-        f" {entry.expected_failures:.0f} failures were expected){_SAID[entry.judgement]}"
+        f"fails {entry.risk_ratio:.1f} times as often as expected (its own counts alone: {entry.risk_ratio_low:.1f}–"
+        f"{entry.risk_ratio_high:.1f} at 95%, {entry.expected_failures:.0f} failures were expected; among all pairs,"
+        f" probability that it is worse: {entry.probability_worse:.0%}){_SAID[entry.judgement]}"
     )
 
 
@@ -113,5 +120,5 @@ _SAID = {
     PairJudgement.CONFOUNDED: ", but script errors are as frequent too: the context may not be the cause",
     PairJudgement.SUSPECTED: "; not certain: use another context if it costs little",
     PairJudgement.NOT_WORSE: "",
-    PairJudgement.TOO_LITTLE: "; weak evidence: too few failures expected to call this normal",
+    PairJudgement.TOO_LITTLE: "; too few failures expected to call this normal",
 }

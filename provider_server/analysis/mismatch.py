@@ -81,8 +81,8 @@ class Mismatches:
     `told_rate` and `seen_rate` the rates of what tenants count and of what the provider sees itself, over what its
     hazards explain.
 
-    `block` is the number of the block that a pair is in (`analysis.blocks`), `supported` whether its own data alone say
-    that θ > 2 is likelier than not, were both as likely before.
+    `block` is the number of the block that a pair is in (`analysis.blocks`), `supported` whether θ > 2 is likelier than
+    not by its own data, without what others lend.
 
     `log_prior` (grid,) and `log_likelihood` (P, grid) of θ are those behind all this, `lent` what other pairs add to
     the prior of each.
@@ -138,11 +138,6 @@ class _Prior:
         """Of one that is worse (grid,), one in all: the law of those, where a ratio counts as worse."""
         worse = np.where(LOG_RATIO > WORSE_FROM, self.mass[1], 0.0)
         return np.asarray(np.log(np.maximum(worse / worse.sum(), np.finfo(float).tiny)), np.float64)
-
-    @property
-    def log_even(self) -> Floats:
-        """Of both together (grid,), were one as likely as the other."""
-        return replace(self, share_worse=0.5).log_mass
 
     @property
     def log_mass(self) -> Floats:
@@ -321,7 +316,7 @@ def find_mismatches(
             break
     expected = np.array([one.base.rate * one.witness.exposure for one in heard])
     by_others = np.array([np.exp(one.base.log_rate) * one.witness.exposure for one in heard])
-    columns = _columns(together, borrowed, prior.log_even)
+    columns = _columns(together, borrowed)
     return Mismatches(
         workload=pairs[0],
         context=pairs[1],
@@ -360,13 +355,13 @@ def _ratios(together: _Together, prior: Lent) -> Floats:
     return np.concatenate([_Posterior.of(together.of(rows), prior.of(rows)).quantile(0.5) for rows in every])
 
 
-def _columns(together: _Together, prior: Lent, log_even: Floats) -> dict[str, Any]:
+def _columns(together: _Together, prior: Lent) -> dict[str, Any]:
     """What is said of each pair's θ in the end, as `Mismatches` has it; all (P,)."""
-    rows = [_said(together.of(part), prior.of(part), log_even) for part in _slices(len(together))]
+    rows = [_said(together.of(part), prior.of(part), prior.of_all) for part in _slices(len(together))]
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
-def _said(log_likelihood: Floats, log_prior: Floats, log_even: Floats) -> dict[str, Any]:
+def _said(log_likelihood: Floats, log_prior: Floats, log_alone: Floats) -> dict[str, Any]:
     posterior, by_itself = _Posterior.of(log_likelihood, log_prior), _Posterior.of(log_likelihood)
     ratio = posterior.quantile(0.5)
     return {
@@ -381,7 +376,7 @@ def _said(log_likelihood: Floats, log_prior: Floats, log_even: Floats) -> dict[s
         "ratio_if_expected": posterior.mean(worse=False),
         "ratio_if_worse": posterior.mean(worse=True),
         "relative_variance": posterior.relative_variance(),
-        "supported": _Posterior.of(log_likelihood, log_even).above(WORSE_FROM) >= LIKELY,
+        "supported": _Posterior.of(log_likelihood, log_alone).above(WORSE_FROM) >= LIKELY,
     }
 
 

@@ -80,7 +80,8 @@ class PairFinding:
     def reason(self) -> str:
         """The verdict in a sentence."""
         interval = (
-            f"95% interval {self.low:.1f} to {self.high:.1f}; {self.expected_failures:.0f} failures were expected"
+            f"its own counts alone: {self.low:.1f} to {self.high:.1f} at 95%,"
+            f" {self.expected_failures:.0f} failures were expected"
         )
         seen = f"fails {self.risk_ratio:.1f} times as often as expected ({interval})"
         return f"{seen}; {_SAID[self.judgement]}{self._doubt()}"
@@ -93,7 +94,9 @@ class PairFinding:
             return ""
         checked = "script errors do not differ" if control.sees else "too few script errors to check"
         hidden = f"a hidden cause would have to change the odds by a factor of {gamma:.1f}" if gamma > 1 else ""
-        return "; ".join(filter(None, (f", probability {self.probability_worse:.0%}; {checked}", hidden)))
+        return "; ".join(
+            filter(None, (f", probability among all pairs {self.probability_worse:.0%}; {checked}", hidden))
+        )
 
 
 _SAID = {

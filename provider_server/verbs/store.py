@@ -229,8 +229,8 @@ def _provider_key(store: "Store") -> "VerifyKey":
 def _finding_line(row: FindingRow) -> str:
     return (
         f"workload {row['workload'][:12]} on context {row['context'][:12]}: {row['risk_ratio']:.1f} times the expected"
-        f" failures ({row['risk_ratio_low']:.1f}–{row['risk_ratio_high']:.1f}),"
-        f" probability {row['probability_worse']:.0%}"
+        f" failures (its own counts alone: {row['risk_ratio_low']:.1f}–{row['risk_ratio_high']:.1f});"
+        f" among all pairs, probability that it is worse: {row['probability_worse']:.0%}"
     )
 
 

@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from rich.filesize import decimal
 
-from federation.protocol.judgement import LIKELY
+from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import Floats
 from federation.runtime.visible import visible
 from federation.runtime.web.html import renderer
@@ -148,11 +148,11 @@ def _column(rows: Sequence[Row], key: str) -> Floats:
 
 
 def _tally(outcome: Row) -> dict[str, int]:
-    """Planted pairs, those of them that are more likely worse than not, the others, and other pairs that are."""
+    """Planted pairs, those of them that are called worse, the others, and others that are: false alarms."""
     rows = _rows(outcome, "mismatch")
     planted = np.array([row.get("planted") is True for row in rows], dtype=bool)
-    warned = _column(rows, "probability") >= LIKELY
-    kinds = {"planted": planted, "found": planted & warned, "missed": planted & ~warned, "alarms": ~planted & warned}
+    called = np.array([row.get("judgement") == PairJudgement.WORSE.value for row in rows], dtype=bool)
+    kinds = {"planted": planted, "found": planted & called, "missed": planted & ~called, "alarms": ~planted & called}
     return {kind: int(pairs.sum()) for kind, pairs in kinds.items()}
 
 
@@ -182,14 +182,14 @@ def render(outcome: Row) -> str:
 
 def _words(outcome: Row, parts: Row) -> dict[str, str]:
     tally = _tally(outcome)
-    warned = f"a tenant would have been warned of {tally['found']} of {_counted(tally, 'planted', 'planted mismatch')}"
+    called = f"{tally['found']} of {_counted(tally, 'planted', 'planted mismatch')} called worse"
     nothing = "no mismatch was planted" if _rows(outcome, "mismatch") else f"verdicts are {_MISSING}"
     alarms = _counted(tally, "alarms", "false alarm") if tally["alarms"] else "no false alarm"
     return {
         "dates": " · {from} to {to}".format_map(outcome) if {"from", "to"} <= outcome.keys() else "",
         "ran": f"{_counted(outcome, 'tenants', 'tenant')} ran {_counted(outcome, 'job_weeks', 'job-week')}",
         "in_rounds": _counted(outcome, "rounds", "round"),
-        "verdict": f"{warned if tally['planted'] else nothing}, with {alarms}",
+        "verdict": f"{called if tally['planted'] else nothing}, with {alarms}",
         "kinds": _counted(parts, "contexts", "kind"),
     }
 

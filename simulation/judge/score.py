@@ -218,6 +218,7 @@ class Judge:
                 "workload": workload,
                 "context": context,
                 "planted": (workload, context) in self._played.cloud.mismatched,
+                "judgement": entry.judgement.value,
                 "probability": entry.probability_worse,
                 "risk_ratio": entry.risk_ratio,
                 "low": entry.risk_ratio_low,

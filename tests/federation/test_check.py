@@ -7,7 +7,7 @@ import pytest
 
 from crypto.ids import Token
 from federation.protocol.bundle import Bundle, ContextName, HazardEntry, MismatchEntry, PairJudgement
-from federation.protocol.check import Check, check
+from federation.protocol.check import ANYTHING, Check, check
 from federation.protocol.service_messages import CheckVerdict
 from tests.support.changing import replace
 from tests.support.factories import labels, ladder, token
@@ -98,8 +98,8 @@ def test_contexts_have_the_names_that_the_bundle_tells() -> None:
 
 def test_the_reason_gives_size_interval_and_evidence() -> None:
     said = (
-        "fails 4.0 times as often as expected (95% interval 2.0–8.0; probability of a mismatch 97%;"
-        " 12 failures were expected)"
+        "fails 4.0 times as often as expected (its own counts alone: 2.0–8.0 at 95%, 12 failures were expected;"
+        " among all pairs, probability that it is worse: 97%)"
     )
     assert checked(entry(0.97, judgement=PairJudgement.WORSE)).reason == said
     assert checked(entry(0.97, judgement=PairJudgement.CONFOUNDED)).reason.startswith(
@@ -108,7 +108,18 @@ def test_the_reason_gives_size_interval_and_evidence() -> None:
     assert checked(entry(0.97, judgement=PairJudgement.SUSPECTED)).reason.startswith(
         f"{said}; not certain: use another context"
     )
-    assert checked(entry(0.97)).reason == f"{said}; weak evidence: too few failures expected to call this normal"
+    assert checked(entry(0.97)).reason == f"{said}; too few failures expected to call this normal"
+
+
+def test_what_leaves_fiftyfold_open_is_unknown_and_not_fine() -> None:
+    """The first release of an idle federation: next to nothing was expected, and nothing failed."""
+    idle = replace(entry(0.03), risk_ratio=1.0, risk_ratio_low=0.1, expected_failures=0.01)
+    nearly, anything = (checked(replace(idle, risk_ratio_high=high)) for high in (ANYTHING - 0.1, ANYTHING))
+    assert (nearly.verdict, nearly.word) == (CheckVerdict.OK, "ok, weak evidence")
+    assert (anything.verdict, anything.word, anything.weak_evidence) == (CheckVerdict.UNKNOWN, "unknown", False)
+    assert anything.reason.endswith("too few failures expected to call this normal")
+    doubted = replace(idle, risk_ratio_high=90.0, judgement=PairJudgement.SUSPECTED)
+    assert checked(doubted).verdict is CheckVerdict.WARNING
 
 
 def test_without_a_bundle_nothing_is_known() -> None:

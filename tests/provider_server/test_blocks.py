@@ -7,11 +7,13 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import average_precision_score
 
+from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import Dimension, LifeTable
 from provider_server.analysis.blocks import ALIKE_SHARE, BLOCK_SHARE, NO_BLOCK, Groups, lent
 from provider_server.analysis.contexts import Context, ContextMap, Look
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.learning.kin import NO_FEATURES, features_of, groups
+from provider_server.learning.verdicts import judge_pairs
 from simulation.bench.field_cells import BLOCKS
 from simulation.cloud.scenario import load
 from simulation.cloud.truth import context_features, plant_blocks
@@ -58,23 +60,51 @@ def test_where_no_block_is_planted_nothing_changes(planted_share: float) -> None
         assert precision(together, planted > 0) > precision(alone, planted > 0) - 0.01
 
 
-def rare(seed: int) -> LifeTable:
-    """Rare failures (1.8 of a pair), and two per cent of single pairs that fail eight times as often: no block."""
+def rare(seed: int) -> tuple[LifeTable, Flags]:
+    """Rare failures (1.8 of a pair), two per cent of single pairs that fail eight times as often, and no block."""
     rng, shape = np.random.default_rng((seed, 15)), (60, 20)
     exposure = np.outer(rng.lognormal(0.0, 1.3, 60), rng.lognormal(0.0, 0.4, 20)) * rng.lognormal(0.0, 0.5, shape)
     exposure *= 1.8 / exposure.mean()
     usual = np.outer(rng.lognormal(0.0, 0.35, 60), rng.lognormal(0.0, 0.25, 20))
-    failures = rng.poisson(exposure * usual * np.where(rng.random(shape) < 0.02, 8.0, 1.0)).astype(np.float64)
+    planted = rng.random(shape) < 0.02
+    failures = rng.poisson(exposure * usual * np.where(planted, 8.0, 1.0)).astype(np.float64)
     levels = (tuple(map(str, range(size))) for size in shape)
     dimensions = tuple(starmap(Dimension, zip(("workload", "context"), levels, strict=True)))
-    return LifeTable(dimensions, failures, exposure, exposure, np.zeros(shape))
+    return LifeTable(dimensions, failures, exposure, exposure, np.zeros(shape)), planted.ravel()
 
 
-@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(60), marks=pytest.mark.nightly)], ids=["few", "all"])
-def test_no_group_of_many_is_a_block_by_chance(seeds: range) -> None:
-    """With π = .01 of 1,275 groups, five of the first twelve tables have one, the first two among them."""
-    for table in map(rare, seeds):
-        assert (find_mismatches(table, groups=groups(table, ARCHETYPES, FEATURES)).block == NO_BLOCK).all()
+def found_in(table: LifeTable) -> Mismatches:
+    return find_mismatches(table, groups=groups(table, ARCHETYPES, FEATURES))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(2))
+def test_no_group_of_many_is_a_block_by_chance(seed: int) -> None:
+    """With π = .01 of 1,275 groups, five of the first twelve tables have one, these two among them."""
+    assert (found_in(rare(seed)[0]).block == NO_BLOCK).all()
+
+
+def test_a_false_block_accuses_nobody_wrongly() -> None:
+    """A block of one planted pair and three that failed often by chance makes all four sure: .9 or more."""
+    assert_none_is_accused_wrongly(34)
+    found = found_in(rare(34)[0])
+    assert (found.probability_worse[found.block != NO_BLOCK] > 0.9).all()
+
+
+@pytest.mark.nightly
+def test_no_block_of_sixty_tables_accuses_wrongly() -> None:
+    for seed in range(60):
+        assert_none_is_accused_wrongly(seed)
+
+
+def assert_none_is_accused_wrongly(seed: int) -> None:
+    table, planted = rare(seed)
+    found, nothing = found_in(table), np.zeros(table.shape)
+    silent = LifeTable(table.dimensions, nothing, nothing, nothing, nothing)
+    counted = replace(table, exposure_node_hours=found.expected.reshape(table.shape))
+    judged = judge_pairs(found, counted, silent, table.exposure_node_hours)
+    worse = np.array([pair.judgement is PairJudgement.WORSE for pair in judged])
+    assert not (worse & (found.block != NO_BLOCK) & ~planted).any()
 
 
 def test_what_is_lent_is_what_the_others_say() -> None:

@@ -40,6 +40,7 @@ def _mismatches(rng: np.random.Generator) -> list[dict[str, Any]]:
             "workload": pair // CONTEXTS,
             "context": pair % CONTEXTS,
             "planted": pair in pairs[:PLANTED],
+            "judgement": "worse" if shares.get(pair, 0.0) >= 0.8 else "too little evidence",
             "probability": shares.get(pair, float(rng.beta(0.3, 8) / 2)),
             "risk_ratio": 1.2,
             "low": 0.7,
@@ -282,7 +283,7 @@ def test_most_probable_mismatch_comes_first() -> None:
 def test_first_screen_tells_what_happened() -> None:
     words = Page(_rendered()).words().partition("Which workloads")[0]
     assert "48 tenants ran 13,200 job-weeks on 8 kinds of hardware. In 13 rounds" in words
-    assert "warned of 5 of 6 planted mismatches, with 1 false alarm." in words
+    assert "5 of 6 planted mismatches called worse, with 1 false alarm." in words
     assert "5 planted and found" in words
     assert "1 planted and missed" in words
     assert "privacy budget of a job-week ε = 1" in words
