@@ -131,18 +131,18 @@ def test_what_is_lent_is_what_the_others_say() -> None:
 
 def test_groups_that_are_left_out_would_have_been_no_blocks() -> None:
     """All evidence of all groups, worked out anew for each block, finds the same ones: three, two of which overlap."""
-    rng = np.random.default_rng(8)
+    rng = np.random.default_rng(11)
     grid, many = np.linspace(-1.0, 3.0, 60), 200
     ratio = np.zeros(many)
     members = [np.arange(6), np.arange(3, 9), np.arange(50, 70)]
-    for group, log_ratio in zip(members, (1.2, 2.0, 1.0), strict=True):
+    for group, log_ratio in zip(members, (1.0, 1.8, 0.5), strict=True):
         ratio[group] = log_ratio
     likelihood = -0.5 * ((grid - ratio[:, None] - rng.normal(0.0, 0.7, (many, 1))) / 0.7) ** 2
     log_prior, log_worse = (mass - logsumexp(mass) for mass in (-0.5 * (grid / 0.2) ** 2, -((grid - 1.0) ** 2)))
     all_groups = members + [np.sort(rng.choice(many, rng.integers(2, 30), replace=False)) for _ in range(150)]
     found = lent(likelihood.__getitem__, log_prior, log_worse, Groups(all_groups, many))
     prior, block = by_all_groups(likelihood, log_prior, log_worse, [one for one in all_groups if len(one) >= 3])
-    assert len(set(block.tolist())) > 2
+    assert set(block.tolist()) == {NO_BLOCK, 0, 1, 2}
     assert found.block.tolist() == block.tolist()
     assert found.of(np.arange(many)) == pytest.approx(prior, rel=1e-9)
 
