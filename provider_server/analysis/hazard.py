@@ -23,8 +23,9 @@ Not promised: intervals are normal on the log scale, which needs tens of events 
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import combinations_with_replacement, compress, product
 from typing import Literal, NamedTuple
 
@@ -134,16 +135,21 @@ class HazardFit:
     """Estimates (p,), the intercept (log rate per node-hour) first, and two covariances (p, p) of them.
 
     `covariance` is about the rates of the population: sampling and noise. `noise_covariance` is about the answer that
-    the same marginals without noise would give: what privacy alone costs.
+    the same marginals without noise would give, whose `exact_information` (p, p) is known: what privacy alone costs.
     """
 
     model: Model
     coefficients: tuple[Coefficient, ...]
     estimate: Floats
     covariance: Floats
-    noise_covariance: Floats
+    exact_information: Floats
     converged: bool
     iterations: int
+
+    @cached_property
+    def noise_covariance(self) -> Floats:
+        """See above."""
+        return np.asarray(self.covariance - np.linalg.inv(self.exact_information), np.float64)
 
     def settled(self) -> "HazardFit":
         """The same; Unsettled where it did not converge."""
@@ -208,6 +214,15 @@ class _Design:
         parts = [values[offset + code] for code, offset in zip(self.codes, self.offsets[:-1], strict=True)]
         return np.asarray(np.sum(parts, axis=0), np.float64)
 
+    def sums(self, values: Floats) -> Floats:
+        """Zᵀ values: the sum of `values` (cells,) over the cells of each level (levels,)."""
+        sizes = np.diff(self.offsets)
+        return np.concatenate([np.bincount(code, values, size) for code, size in zip(self.codes, sizes, strict=True)])
+
+    def squared(self, weights: Floats) -> Floats:
+        """Xᵀ diag(weights) X (p, p)."""
+        return np.asarray((self.loadings.T @ self.cross_table(weights) @ self.loadings).toarray(), np.float64)
+
     def cross_table(self, weights: Floats) -> sp.csr_array:
         """Zᵀ diag(weights) Z (levels, levels)."""
         sizes = np.diff(self.offsets)
@@ -254,8 +269,16 @@ def _kron(factors: Sequence[Floats]) -> Floats:
     return product_so_far
 
 
+class _Slopes(NamedTuple):
+    """Of the quasi likelihood: Jᵀ V⁻¹ (y − A μ) (p,), Fisher's information (p, p), what is missing to the actual."""
+
+    score: Floats
+    information: Floats
+    bend: Callable[[], Floats]
+
+
 @dataclass(frozen=True, eq=False)
-class _Observed:
+class _Marginals:
     """Rows of Zᵀ that were observed (m,), their counts with noise (m,), and the variance of that noise (m,)."""
 
     rows: Ints
@@ -263,54 +286,112 @@ class _Observed:
     noise_variance: Floats
 
     @classmethod
-    def of(cls, cells: Cells, design: _Design, tables: Sequence[LifeTable]) -> "_Observed":
+    def of(cls, cells: Cells, design: _Design, tables: Sequence[LifeTable]) -> "_Marginals":
         """The marginals `tables`, without levels that have no exposure: noise is all that their counts can hold."""
         rows, counts, variance = np.empty(0, np.intp), np.empty(0), np.empty(0)
         for table in tables:
-            axes = cells.axes(dimension.name for dimension in table.dimensions)
-            ordered = table.marginal(*(cells.dimensions[axis].name for axis in axes))
-            if ordered.dimensions != tuple(cells.dimensions[axis] for axis in axes):
-                raise ValueError(f"the levels of {[d.name for d in ordered.dimensions]} are not those of the cells")
-            rows = np.append(rows, design.levels(axes))
+            ordered = _ordered(cells, table)
+            rows = np.append(rows, design.levels(cells.axes(ordered.names)))
             counts = np.append(counts, ordered.events)
             variance = np.append(variance, ordered.noise_variance)
-        exposed = design.cross_table(cells.exposure_node_hours).diagonal()[rows] > 0.0
-        if np.any(counts[~exposed & (variance == 0.0)] != 0.0):
-            raise ValueError("exact events where there is no exposure")
+        exposed = design.sums(cells.exposure_node_hours)[rows] > 0.0
+        _check_unexposed(counts[~exposed], variance[~exposed])
         return cls(rows[exposed], counts[exposed], variance[exposed])
 
+    def slopes(self, design: _Design, means: Floats) -> _Slopes:
+        """Where cells expect `means` (cells,) events."""
+        table, jacobian, sampling = self._parts(design, means)
+        noisy = splu((sampling + sp.diags_array(self.noise_variance)).tocsc())
+        pull = np.asarray(noisy.solve(self.counts - table.diagonal()[self.rows]), np.float64)
 
-class _Point(NamedTuple):
-    """Where a fit stands: the next step (p,), the information (p, p), J (m, p), and the sampling part of V (m, m)."""
+        def bend() -> Floats:
+            weights = np.bincount(self.rows, pull, int(design.offsets[-1])).astype(np.float64)
+            bent = design.cross_table(means * design.gather(weights))
+            more = jacobian.T @ noisy.solve((bent @ design.loadings)[self.rows].toarray())
+            return np.asarray(more - (design.loadings.T @ bent @ design.loadings).toarray(), np.float64)
 
-    step: Floats
-    information: Floats
-    jacobian: Floats
-    sampling: sp.csr_array
+        return _Slopes(jacobian.T @ pull, jacobian.T @ noisy.solve(jacobian), bend)
+
+    def exact_information(self, design: _Design, means: Floats) -> Floats:
+        """If there were no noise (p, p)."""
+        _, jacobian, sampling = self._parts(design, means)
+        return np.asarray(jacobian.T @ splu(sampling.tocsc()).solve(jacobian), np.float64)
+
+    def _parts(self, design: _Design, means: Floats) -> tuple[sp.csr_array, Floats, sp.csr_array]:
+        """Zᵀ diag(μ) Z, J (m, p), and the sampling part of V (m, m)."""
+        table = design.cross_table(means)
+        sampling = table[self.rows][:, self.rows]
+        jacobian = (table @ design.loadings)[self.rows].toarray()
+        return table, jacobian, sampling + sp.diags_array(RIDGE * sampling.diagonal())
 
 
-def _linearise(design: _Design, seen: _Observed, theta: Floats, crude: Floats, means: Floats) -> _Point:
-    """The step from `theta`, where cells expect `means` (cells,) events.
+@dataclass(frozen=True, eq=False)
+class _CellCounts:
+    """Counts of the cells themselves, and the variance of their noise, both (cells,).
 
-    Far from the answer that is Fisher's. Near it, where noise can leave the expected information far from the actual
-    curvature, it is Newton's, with curvatures (relative to the former) taken as positive and at least `FLATTEST`.
+    V is diagonal then, so the p×p matrices of a step are sums over cells, and J, a row for each cell, is never built.
     """
-    table, loadings, rows = design.cross_table(means), design.loadings, seen.rows
-    jacobian = (table @ loadings)[rows].toarray()
-    sampling = table[rows][:, rows]
-    sampling = sampling + sp.diags_array(RIDGE * sampling.diagonal())
-    noisy = splu((sampling + sp.diags_array(seen.noise_variance)).tocsc())
-    pull = np.asarray(noisy.solve(seen.counts - table.diagonal()[rows]), np.float64)
-    score = jacobian.T @ pull - design.precision @ (theta - crude)
-    information = jacobian.T @ noisy.solve(jacobian) + design.precision
-    step = np.linalg.solve(information, score)
+
+    counts: Floats
+    noise_variance: Floats
+
+    @classmethod
+    def of(cls, cells: Cells, table: LifeTable) -> "_CellCounts":
+        """Of a table over all dimensions of the cells."""
+        ordered, index = _ordered(cells, table), tuple(cells.index)
+        exposed = np.zeros(ordered.shape, np.bool_)
+        exposed[index] = True
+        _check_unexposed(ordered.events[~exposed], ordered.noise_variance[~exposed])
+        return cls(ordered.events[index], ordered.noise_variance[index])
+
+    def slopes(self, design: _Design, means: Floats) -> _Slopes:
+        """Where cells expect `means` (cells,) events."""
+        weight = 1.0 / (means * (1.0 + RIDGE) + self.noise_variance)
+        pull, square = (self.counts - means) * weight, means**2 * weight
+        score = design.loadings.T @ design.sums(means * pull)
+        return _Slopes(score, design.squared(square), lambda: design.squared((square - means) * pull))
+
+    def exact_information(self, design: _Design, means: Floats) -> Floats:
+        """If there were no noise (p, p)."""
+        return design.squared(means / (1.0 + RIDGE))
+
+
+def _ordered(cells: Cells, table: LifeTable) -> LifeTable:
+    """The table with its dimensions in the order of the cells; ValueError where levels are not theirs."""
+    known = [cells.dimensions[axis] for axis in cells.axes(table.names)]
+    ordered = table.marginal(*(dimension.name for dimension in known))
+    if list(ordered.dimensions) != known:
+        raise ValueError(f"the levels of {list(ordered.names)} are not those of the cells")
+    return ordered
+
+
+def _check_unexposed(counts: Floats, noise_variance: Floats) -> None:
+    if np.any(counts[noise_variance == 0.0] != 0.0):
+        raise ValueError("exact events where there is no exposure")
+
+
+def _are_cells(cells: Cells, tables: Sequence[LifeTable]) -> bool:
+    """Whether one table has a count for each cell by itself."""
+    every = range(len(cells.dimensions))
+    if len(tables) > 1 or len(tables[0].dimensions) < len(every):
+        return False
+    return len(np.unique(cells.code((*every,)))) == len(cells.exposure_node_hours)
+
+
+def _step(design: _Design, slopes: _Slopes, theta: Floats, crude: Floats) -> tuple[Floats, Floats]:
+    """The step from `theta`, and the information with that of the prior.
+
+    Far from the answer the step is Fisher's. Near it, where noise can leave the expected information far from the
+    actual curvature, it is Newton's, with curvatures (relative to the former) taken as positive and at least
+    `FLATTEST`.
+    """
+    score = slopes.score - design.precision @ (theta - crude)
+    information = slopes.information + design.precision
+    step = np.asarray(np.linalg.solve(information, score), np.float64)
     if score @ step < NEAR:
-        weights = np.bincount(rows, pull, int(design.offsets[-1])).astype(np.float64)
-        bent = design.cross_table(means * design.gather(weights))
-        curvature = information + jacobian.T @ noisy.solve((bent @ loadings)[rows].toarray())
-        curvature -= (loadings.T @ bent @ loadings).toarray()
+        curvature = information + slopes.bend()
         step = _newton((curvature + curvature.T) / 2.0, information, score)
-    return _Point(step, information, jacobian, sampling)
+    return step, information
 
 
 def _newton(curvature: Floats, information: Floats, score: Floats) -> Floats:
@@ -331,10 +412,14 @@ def fit_hazard(
     `start` (p,) is the estimate of a similar fit. ValueError where levels differ, or where a contrast has neither
     exposure nor prior. Read `converged` before the numbers: without a prior, a count of zero has no finite answer.
     """
-    groups = [cells.axes(dimension.name for dimension in table.dimensions) for table in tables]
-    design = _Design.of(cells, model, groups)
-    seen = _Observed.of(cells, design, tables)
-    exposed = design.loadings.T @ design.cross_table(cells.exposure_node_hours).diagonal()
+    seen: _CellCounts | _Marginals
+    if _are_cells(cells, tables):
+        design = _Design.of(cells, model)
+        seen = _CellCounts.of(cells, tables[0])
+    else:
+        design = _Design.of(cells, model, [cells.axes(table.names) for table in tables])
+        seen = _Marginals.of(cells, design, tables)
+    exposed = design.loadings.T @ design.sums(cells.exposure_node_hours)
     if np.any((exposed == 0.0) & (np.diag(design.precision) == 0.0)):
         raise ValueError("a contrast has no exposure, and no prior says anything about it")
     crude = _crude(cells, tables, len(exposed))
@@ -343,18 +428,18 @@ def fit_hazard(
         design.precision[:] += np.outer(average, average) / LEVEL_SD**2
     theta, iterations = crude if start is None else start, 0
     while True:
-        point = _linearise(design, seen, theta, crude, _means(cells, design, theta))
-        change = float(np.abs(design.gather(design.loadings @ point.step)).max())
+        means = _means(cells, design, theta)
+        step, information = _step(design, seen.slopes(design, means), theta, crude)
+        change = float(np.abs(design.gather(design.loadings @ step)).max())
         # full steps from far off may oscillate for ever: after `WHOLE_STEPS` long ones are shortened
         share = 1.0 if change < CLOSE else min(1.0, WHOLE_STEPS / (iterations + 1))
-        theta = theta + point.step * share * min(1.0, MAX_STEP / max(change, TOLERANCE))
+        theta = theta + step * share * min(1.0, MAX_STEP / max(change, TOLERANCE))
         iterations += 1
         if change < TOLERANCE or iterations >= max_iterations:
             break
-    exact = point.jacobian.T @ splu(point.sampling.tocsc()).solve(point.jacobian) + design.precision
-    covariance = np.asarray(np.linalg.inv(point.information), np.float64)
-    noise = covariance - np.asarray(np.linalg.inv(exact), np.float64)
-    return HazardFit(model, design.coefficients, theta, covariance, noise, change < TOLERANCE, iterations)
+    exact = seen.exact_information(design, means) + design.precision
+    covariance = np.asarray(np.linalg.inv(information), np.float64)
+    return HazardFit(model, design.coefficients, theta, covariance, exact, change < TOLERANCE, iterations)
 
 
 def _means(cells: Cells, design: _Design, theta: Floats) -> Floats:

@@ -24,28 +24,31 @@ count and variance that have the slope and curvature of its marginal likelihood.
 does not make its whole row and column look bad. (With E[θ] as an offset instead, precise counts would be explained by
 θ, and main effects would never move.)
 
+Tables over pairs and the grid of θ are large, and passing through memory costs more than working them out. So pairs are
+taken a few at a time (`PART`), and of each witness but one such table is kept: what it says of θ.
+
 Not promised: causes. A pair can be worse because of what both have in common with something else; the strata and
 controls that could tell are another model's.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from federation.protocol.judgement import LIKELY
 from federation.protocol.life_table import Floats, LifeTable
-from provider_server.analysis.blocks import lent
+from provider_server.analysis.blocks import Groups, Lent, lent
 from provider_server.analysis.hazard import Cells, HazardFit, Model, fit_hazard, predict
 from provider_server.analysis.noisy_counts import NoisyCounts
-from provider_server.analysis.ratio_grid import LOG_RATIO
+from provider_server.analysis.ratio_grid import LOG_RATIO, PART, log_sum, parts
 
 Places = NDArray[np.intp]
+Some = Places | slice  # of the pairs
 logger = logging.getLogger(__name__)
 
 HALF_MORE, WORSE_FROM, FOURFOLD = np.log(1.5), np.log(2.0), np.log(4.0)
@@ -81,8 +84,8 @@ class Mismatches:
     `block` is the number of the block that a pair is in (`analysis.blocks`), `supported` whether θ > 2 is likelier than
     not by its own data, without what others lend.
 
-    `log_prior` (grid,) and `log_likelihood` (P, grid) of θ are those behind all this, `log_lent` (P, grid) what other
-    pairs add to the prior of each.
+    `log_prior` (grid,) and `log_likelihood` (P, grid) of θ are those behind all this, `lent` what other pairs add to
+    the prior of each.
     """
 
     workload: Places
@@ -109,7 +112,7 @@ class Mismatches:
     supported: NDArray[np.bool_]
     log_prior: Floats
     log_likelihood: Floats
-    log_lent: Floats
+    lent: Lent
     expected_by_others: Floats
     log_sd: Floats
 
@@ -191,8 +194,11 @@ class _Witness(Protocol):
     def given(self, rate: Floats) -> "_Witness":
         """The same, where pairs have that rate (P,)."""
 
+    def only(self, rows: Places) -> "_Witness":
+        """What it says of some of the pairs."""
+
     def at(self, log_rate: Floats) -> Floats:
-        """log p(data | log rate + log θ) on the grid of log θ, shape (P, grid); `log_rate` (P,)."""
+        """log p(data | log rate + log θ) on the grid of log θ, shape (…, P, grid); `log_rate` (…, P)."""
 
     def read(self, log_rate: Floats) -> Floats:
         """log p(data | log rate) of as many rates for each pair as `log_rate` (P, n) has, up to a term per pair."""
@@ -229,20 +235,49 @@ class _Heard:
     says: Floats
 
     @classmethod
-    def first(cls, witness: _Witness, table: LifeTable, pairs: tuple[Places, ...], effect_sd: float) -> "_Heard":
+    def first(
+        cls, witness: _Witness, table: LifeTable, pairs: tuple[Places, ...], alike: Sequence[Places], effect_sd: float
+    ) -> "_Heard":
         """Before anything is known of θ."""
         own = np.zeros(table.shape)
         own[pairs] = witness.exposure
         table = replace(table, exposure_node_hours=own)
         base = _main_effects(table, pairs, *witness.uncapped(), effect_sd, None)
-        return cls(witness, table, effect_sd, base, _marginal(witness, base))
+        return cls(witness, table, effect_sd, base, _marginal(witness, base, alike))
 
-    def again(self, pairs: tuple[Places, ...], log_prior: Floats, ratio: Floats) -> "_Heard":
-        """With main effects under that prior of θ, (P, grid) or (grid,), where θ is `ratio` (P,) by now."""
+    def again(
+        self, pairs: tuple[Places, ...], alike: Sequence[Places], log_prior: Callable[[Places], Floats], ratio: Floats
+    ) -> "_Heard":
+        """With main effects under that log prior of θ, of some pairs (n, grid), where θ is `ratio` (P,) by now."""
         witness = self.witness.given(self.base.rate * ratio)
-        counts, variance = _as_counts(witness, self.base.rate, log_prior)
+        counts, variance = _as_counts(witness, self.base.rate, log_prior, alike)
         base = _main_effects(self.table, pairs, counts, variance, self.effect_sd, self.base.effects)
-        return replace(self, witness=witness, base=base, says=_marginal(witness, base))
+        return replace(self, witness=witness, base=base, says=_marginal(witness, base, alike))
+
+
+@dataclass(frozen=True, eq=False)
+class _Together:
+    """What all witnesses say of θ."""
+
+    heard: tuple[_Heard, ...]
+
+    def __len__(self) -> int:
+        return len(self.heard[0].says)
+
+    def of(self, rows: Some) -> Floats:
+        """log p of some pairs (n, grid), zero at most."""
+        if len(self.heard) == 1:
+            return self.heard[0].says[rows]
+        total = self.but(None, rows)
+        return np.asarray(total - total.max(axis=1, keepdims=True), np.float64)
+
+    def but(self, one: _Heard | None, rows: Some) -> Floats:
+        """What the others say, or all: up to a term per pair; (1, 1) if there is no other."""
+        return np.asarray(sum((other.says[rows] for other in self.heard if other is not one), np.zeros((1, 1))))
+
+    def parts(self) -> Iterator[Floats]:
+        """All pairs in order, some at a time."""
+        return map(self.of, _slices(len(self)))
 
 
 def find_mismatches(
@@ -258,55 +293,91 @@ def find_mismatches(
     pairs = (*np.nonzero(table.exposure_node_hours > 0),)
     counts, variance, exposure = table.events[pairs], table.noise_variance[pairs], table.exposure_node_hours[pairs]
     told = NoisyCounts.of(counts, variance, exposure, None if counted is None else counted[pairs])
-    heard = [_Heard.first(told, table, pairs, MAIN_EFFECT_SD)]
+    alike = parts(np.argsort(exposure, kind="stable"))  # of like exposure, so that they need the same rates
+    heard = [_Heard.first(told, table, pairs, alike, MAIN_EFFECT_SD)]
     if own is not None:
         seen = own.witness(np.ravel_multi_index(pairs, table.shape), table.events.size)
-        heard.append(_Heard.first(seen, table, pairs, SEEN_EFFECT_SD))
+        heard.append(_Heard.first(seen, table, pairs, alike, SEEN_EFFECT_SD))
     kin = _placed(groups, np.ravel_multi_index(pairs, table.shape), table.events.size)
-    prior, log_prior, block = _empirical_bayes(_together(heard), _Prior(), kin)
+    together = _Together((*heard,))
+    prior, borrowed = _empirical_bayes(together, _Prior(), kin)
     for _ in range(MOST_REFITS):
-        ratio, change = _Posterior.of(_together(heard), log_prior).quantile(0.5), 0.0
+        ratio, change = _ratios(together, borrowed), 0.0
         for place, one in enumerate(heard):
-            others = sum((other.says for other in heard if other is not one), np.zeros(1))
-            heard[place] = one.again(pairs, log_prior + others, ratio)
+
+            def given(rows: Places, one: _Heard = one, now: _Together = together, prior: Lent = borrowed) -> Floats:
+                return prior.of(rows) + now.but(one, rows)
+
+            heard[place] = one.again(pairs, alike, given, ratio)
+            together = _Together((*heard,))
             change = max(change, float(np.std(heard[place].base.log_rate - one.base.log_rate)))
-        prior, log_prior, block = _empirical_bayes(_together(heard), prior, kin)
+        prior, borrowed = _empirical_bayes(together, prior, kin)
         if change < SETTLED:
             break
     expected = np.array([one.base.rate * one.witness.exposure for one in heard])
     by_others = np.array([np.exp(one.base.log_rate) * one.witness.exposure for one in heard])
-    said = _together(heard)
-    posterior, by_itself = _Posterior.of(said, log_prior), _Posterior.of(said)
-    ratio = posterior.quantile(0.5)
+    columns = _columns(together, borrowed)
     return Mismatches(
         workload=pairs[0],
         context=pairs[1],
         expected=expected.sum(axis=0),
-        told_rate=heard[0].base.rate * ratio,
-        seen_rate=sum((one.base.rate * ratio for one in heard[1:]), np.zeros(len(pairs[0]))),
-        probability_worse=posterior.above(WORSE_FROM),
-        probability_half_more=posterior.above(HALF_MORE),
-        probability_fourfold=posterior.above(FOURFOLD),
-        ratio=ratio,
-        ratio_low=np.minimum(by_itself.quantile(0.025), ratio),
-        ratio_high=np.maximum(by_itself.quantile(0.975), ratio),
-        likely_low=posterior.quantile(0.025),
-        likely_high=posterior.quantile(0.975),
-        ratio_if_expected=posterior.mean(worse=False),
-        ratio_if_worse=posterior.mean(worse=True),
-        relative_variance=posterior.relative_variance(),
+        told_rate=heard[0].base.rate * columns["ratio"],
+        seen_rate=sum((one.base.rate * columns["ratio"] for one in heard[1:]), np.zeros(len(pairs[0]))),
+        **columns,
         share_worse=prior.share_worse,
         spread=prior.spread,
         scale=prior.scale,
         shape=min(one.witness.shape for one in heard),
-        block=block,
-        supported=_Posterior.of(said, prior.log_mass).above(WORSE_FROM) >= LIKELY,
+        block=borrowed.block,
         log_prior=prior.log_mass,
-        log_likelihood=np.maximum(said, LOG_TINY),
-        log_lent=log_prior - prior.log_mass,
+        log_likelihood=_bounded(together),
+        lent=borrowed,
         expected_by_others=by_others.sum(axis=0),
         log_sd=np.linalg.norm(by_others * [one.base.log_sd for one in heard], axis=0) / by_others.sum(axis=0),
     )
+
+
+def _bounded(together: _Together) -> Floats:
+    """What is said of all pairs (P, grid), `LOG_TINY` at least, where the first witness has had its table."""
+    every = together.heard[0].says
+    for rows in _slices(len(every)):
+        every[rows] = np.maximum(together.of(rows), LOG_TINY)
+    return every
+
+
+def _slices(pairs: int) -> list[slice]:
+    return [slice(first, first + PART) for first in range(0, pairs, PART)]
+
+
+def _ratios(together: _Together, prior: Lent) -> Floats:
+    """θ's posterior median (P,)."""
+    every = _slices(len(together))
+    return np.concatenate([_Posterior.of(together.of(rows), prior.of(rows)).quantile(0.5) for rows in every])
+
+
+def _columns(together: _Together, prior: Lent) -> dict[str, Any]:
+    """What is said of each pair's θ in the end, as `Mismatches` has it; all (P,)."""
+    rows = [_said(together.of(part), prior.of(part), prior.of_all) for part in _slices(len(together))]
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def _said(log_likelihood: Floats, log_prior: Floats, log_alone: Floats) -> dict[str, Any]:
+    posterior, by_itself = _Posterior.of(log_likelihood, log_prior), _Posterior.of(log_likelihood)
+    ratio = posterior.quantile(0.5)
+    return {
+        "probability_worse": posterior.above(WORSE_FROM),
+        "probability_half_more": posterior.above(HALF_MORE),
+        "probability_fourfold": posterior.above(FOURFOLD),
+        "ratio": ratio,
+        "ratio_low": np.minimum(by_itself.quantile(0.025), ratio),
+        "ratio_high": np.maximum(by_itself.quantile(0.975), ratio),
+        "likely_low": posterior.quantile(0.025),
+        "likely_high": posterior.quantile(0.975),
+        "ratio_if_expected": posterior.mean(worse=False),
+        "ratio_if_worse": posterior.mean(worse=True),
+        "relative_variance": posterior.relative_variance(),
+        "supported": _Posterior.of(log_likelihood, log_alone).above(WORSE_FROM) >= LIKELY,
+    }
 
 
 def _main_effects(
@@ -359,7 +430,9 @@ def _with_fixed_weights(
     return fit_hazard(Cells.from_table(weighed), [weighed], model, max_iterations=MOST_ROUNDS)
 
 
-def _as_counts(witness: _Witness, rate: Floats, log_prior: Floats) -> tuple[Floats, Floats]:
+def _as_counts(
+    witness: _Witness, rate: Floats, log_prior: Callable[[Places], Floats], alike: Sequence[Places]
+) -> tuple[Floats, Floats]:
     """Counts and variances of noise, both (P,), that pull main effects as strongly as the pairs do, θ integrated out.
 
     They give the log likelihood of log λκ the slope that p(y | λκ) = ∫ p(y | λκθ) p(θ) dθ has, and its curvature as far
@@ -368,49 +441,45 @@ def _as_counts(witness: _Witness, rate: Floats, log_prior: Floats) -> tuple[Floa
     what ratios on the grid can explain, a pair pulls no more than `MOST_PULL` failures, or twice as many as expected.
     """
     width, expected = 0.1, rate * witness.exposure
-    low, middle, high = (
-        logsumexp(witness.at(np.log(rate) + shift) + log_prior, axis=1) for shift in (-width, 0.0, width)
-    )
+    low, middle, high = at = np.empty((3, len(rate)))
+    for rows in alike:
+        shifted = np.log(rate[rows]) + np.array([[-width], [0.0], [width]])
+        at[:, rows] = log_sum(witness.only(rows).at(shifted) + log_prior(rows))[..., 0]
     slope = np.minimum((high - low) / (2.0 * width), np.maximum(expected, MOST_PULL))
     bend = np.maximum((2.0 * middle - low - high) / width**2, np.abs(slope) + 1e-9)
     curvature = np.minimum(bend, expected)
     return expected * (1.0 + slope / curvature), expected**2 / curvature - expected
 
 
-def _marginal(witness: _Witness, base: _Baseline) -> Floats:
+def _marginal(witness: _Witness, base: _Baseline, alike: Sequence[Places]) -> Floats:
     """log p(data | θ) on the grid of log θ, shape (P, grid), integrated over what is uncertain about main effects."""
     nodes, weights = hermegauss(7)
-    total = np.full((len(base.log_rate), len(LOG_RATIO)), -np.inf)
-    for node, weight in zip(nodes, np.log(weights), strict=True):
-        total = np.logaddexp(total, weight + witness.at(base.log_rate + node * base.log_sd))
-    return np.asarray(total - total.max(axis=1, keepdims=True), np.float64)
+    says = np.empty((len(base.log_rate), len(LOG_RATIO)))
+    for rows in alike:
+        at = witness.only(rows).at(base.log_rate[rows] + nodes[:, None] * base.log_sd[rows])
+        top = at.max(axis=0)
+        at -= top
+        total = top + np.log(np.tensordot(weights, np.exp(at, out=at), 1))
+        says[rows] = total - total.max(axis=1, keepdims=True)
+    return says
 
 
-def _together(heard: Sequence[_Heard]) -> Floats:
-    """What all witnesses say of θ: log p (P, grid), up to a term per pair."""
-    total = np.sum([one.says for one in heard], axis=0)
-    return np.asarray(total - total.max(axis=1, keepdims=True), np.float64)
-
-
-def _placed(groups: Sequence[Places], pairs: Places, cells: int) -> list[Places]:
+def _placed(groups: Sequence[Places], pairs: Places, cells: int) -> Groups:
     """The places among `pairs` (flat) of those that each group of flat cells has."""
     place = np.full(cells, -1)
     place[pairs] = np.arange(len(pairs))
-    return [known[known >= 0] for known in (place[group] for group in groups)]
+    return Groups([known[known >= 0] for known in (place[group] for group in groups)], len(pairs))
 
 
-def _empirical_bayes(log_likelihood: Floats, prior: _Prior, kin: Sequence[Places]) -> tuple[_Prior, Floats, Places]:
+def _empirical_bayes(together: _Together, prior: _Prior, kin: Groups) -> tuple[_Prior, Lent]:
     """EM over the share of the worse, their law and the spread of the expected; then what each pair's kin lends it.
 
-    The prior of all pairs, the log prior of each (P, grid), and its block (P,).
+    The prior of all pairs, and what each has beyond it.
     """
-    likelihood = np.exp(log_likelihood)
     for _ in range(EM_STEPS):
-        mass = _by_component(likelihood, prior)
-        expected, worse = mass.sum(axis=(1, 2))
-        squares, *moments = (
-            float((own @ LOG_RATIO**power).sum()) for own, power in ((mass[0], 2), (mass[1], 1), (mass[1], 2))
-        )
+        mass = _by_component(together, prior)
+        expected, worse = mass.sum(axis=1)
+        squares, *moments = (float(own @ LOG_RATIO**power) for own, power in ((mass[0], 2), (mass[1], 1), (mass[1], 2)))
         mean, variance, worth = TAIL_PRIOR
         scale = (moments[0] + worth * mean) / (worse + worth)
         around = (moments[1] + worth * (variance + mean**2)) / (worse + worth) - scale**2
@@ -420,10 +489,14 @@ def _empirical_bayes(log_likelihood: Floats, prior: _Prior, kin: Sequence[Places
             float(scale),
             float(np.clip(scale**2 / around, *FORMS)),
         )
-    return prior, *lent(log_likelihood, prior.log_mass, prior.log_worse, kin)
+    return prior, lent(together.of, prior.log_mass, prior.log_worse, kin)
 
 
-def _by_component(likelihood: Floats, prior: _Prior) -> Floats:
-    """The posterior mass of the expected and the worse: (2, P, grid)."""
-    mass = prior.mass[:, None, :] * likelihood
-    return np.asarray(mass / np.maximum(mass.sum(axis=(0, 2))[None, :, None], np.finfo(float).tiny), np.float64)
+def _by_component(together: _Together, prior: _Prior) -> Floats:
+    """The posterior mass of the expected and the worse, summed over pairs: (2, grid)."""
+    mass, total = prior.mass, np.zeros(len(LOG_RATIO))
+    both = mass.sum(axis=0)
+    for said in together.parts():
+        likelihood = np.exp(said)  # as often as there are steps: to keep it would be another table
+        total += (1.0 / np.maximum(likelihood @ both, np.finfo(float).tiny)) @ likelihood
+    return np.asarray(mass * total, np.float64)

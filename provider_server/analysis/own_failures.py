@@ -10,7 +10,7 @@ A pair's likelihood is the product over its leases, on the grid of log rates `LO
 about which less may be told, it is that of how few owners failed there (`analysis.few_owners`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from scipy.special import gammaln
 
 from federation.protocol.life_table import Floats
 from provider_server.analysis.few_owners import FewOwners
-from provider_server.analysis.ratio_grid import LOG_RATIO, blunted, read_rows
+from provider_server.analysis.ratio_grid import LOG_RATIO, Rows, narrowness
 
 Places = NDArray[np.intp]
 
@@ -73,11 +73,11 @@ class OwnFailures:
         """Of some of `pairs` pairs."""
         exposure = np.maximum(leases.exposure(pairs), FEWEST)
         log_crude = float(np.log(max(leases.failures.sum(), 1.0) / exposure.sum()))
-        values = _by_rate(leases, pairs, shape, log_crude)[chosen]
+        values = _by_rate(leases, chosen, pairs, shape, log_crude)
         if leases.few is not None:
             values += leases.few.log_likelihood(pairs, np.exp(log_crude + LOG_RATE))[chosen]
         values -= values.max(axis=1, keepdims=True)
-        values = blunted(values, float(LOG_RATE[1] - LOG_RATE[0]))
+        values /= narrowness(values, float(LOG_RATE[1] - LOG_RATE[0]))[:, None]
         return cls(leases, chosen, pairs, shape, exposure[chosen], log_crude, values)
 
     def given(self, rate: Floats) -> "OwnFailures":
@@ -86,13 +86,21 @@ class OwnFailures:
         of_pair[self.chosen] = rate
         return OwnFailures.of(self.leases, self.chosen, self.pairs, shape_of(self.leases, of_pair))
 
+    def only(self, rows: Places) -> "OwnFailures":
+        """Of some pairs."""
+        return replace(self, chosen=self.chosen[rows], exposure=self.exposure[rows], values=self.values[rows])
+
     def at(self, log_rate: Floats) -> Floats:
-        """log p(V | log rate + log θ) on the grid of log θ, shape (P, grid); `log_rate` (P,)."""
-        return self.read(log_rate[:, None] + LOG_RATIO)
+        """log p(V | log rate + log θ) on the grid of log θ, shape (…, P, grid); `log_rate` (…, P)."""
+        return self.read(log_rate[..., None] + LOG_RATIO)
 
     def read(self, log_rate: Floats) -> Floats:
-        """log p(V | log rate), up to a term per pair, of as many rates for each pair as `log_rate` (P, n) has."""
-        return read_rows(self.values, (log_rate - self.log_crude - LOG_RATE[0]) / (LOG_RATE[1] - LOG_RATE[0]))
+        """log p(V | log rate), up to a term per pair, of as many rates for each pair as `log_rate` (…, P, n) has."""
+        place = (log_rate - self.log_crude - LOG_RATE[0]) / (LOG_RATE[1] - LOG_RATE[0])
+        rows = Rows(self.values)
+        for own in place.reshape(-1, *place.shape[-2:]):
+            rows.at(own)
+        return np.asarray(place, np.float64)
 
     def uncapped(self) -> tuple[Floats, Floats]:
         """Counts, and what their variance has beyond Poisson's, both (P,), to start from."""
@@ -105,14 +113,26 @@ class OwnFailures:
         return counts + guessed, squares * np.exp(2.0 * self.log_crude) / self.shape + guessed + guessed**2
 
 
-def _by_rate(leases: Leases, pairs: int, shape: float, log_crude: float) -> Floats:
-    """log p of each pair's leases (pairs, rates), up to a term per pair."""
-    values = leases.by_pair(leases.failures, pairs)[:, None] * LOG_RATE
+def _by_rate(leases: Leases, chosen: Places, pairs: int, shape: float, log_crude: float) -> Floats:
+    """log p of the chosen pairs' leases (P, rates), up to a term per pair."""
+    rates = np.exp(log_crude + LOG_RATE)
+    values = leases.by_pair(leases.failures, pairs)[chosen, None] * LOG_RATE
     if np.isinf(shape):
-        return np.asarray(values - leases.by_pair(leases.explained, pairs)[:, None] * np.exp(log_crude + LOG_RATE))
-    for place, log_rate in enumerate(LOG_RATE):
-        mean = leases.explained * np.exp(log_crude + log_rate)
-        values[:, place] -= leases.by_pair((leases.failures + shape) * np.log1p(mean / shape), pairs)
+        explained = leases.by_pair(leases.explained, pairs)[chosen]
+        for place, rate in enumerate(rates):
+            values[:, place] -= explained * rate
+        return values
+    order = np.argsort(leases.pair, kind="stable")
+    known, first = np.unique(leases.pair[order], return_index=True)
+    explained, weight = leases.explained[order] / shape, leases.failures[order] + shape
+    total, more = np.zeros(pairs), np.empty(len(order))
+    for place, rate in enumerate(rates if len(order) else ()):
+        np.multiply(explained, rate, out=more)
+        more += 1.0
+        np.log(more, out=more)  # a quarter of the time of log1p, and what it loses is nothing in the sum
+        more *= weight
+        total[known] = np.add.reduceat(more, first)
+        values[:, place] -= total[chosen]
     return values
 
 

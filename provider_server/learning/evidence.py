@@ -21,7 +21,7 @@ def evidence_of(found: Mismatches, explained: Floats, node_hours: Floats, hazard
     usual_rate = PER_NODE_HOURS * found.expected_by_others / node_hours
     columns = (column.tolist() for column in (found.expected_by_others / explained, found.log_sd, usual_rate))
     told = map(_below, found.log_likelihood)
-    lent = (_below(one) if one.any() else b"" for one in found.log_lent)
+    lent = (_below(found.lent.own[row] - found.log_prior) if row >= 0 else b"" for row in found.lent.row.tolist())
     return Evidence(
         rounds=(),
         log_prior=tuple((prior - prior.max()).tolist()),

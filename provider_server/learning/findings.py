@@ -94,7 +94,8 @@ def learn(
     """
     seen = Seen.of(releases, leases, own)
     hazards = _fit_hazards(seen, _Risk.none(len(seen.node_hours)))
-    kin = [] if features is None else groups(seen.pairs, _archetypes(leases), features)
+    archetypes = _archetypes(leases)
+    kin = [] if features is None else groups(seen.pairs, archetypes, features)
     pairs = _fit_pairs(seen, hazards, kin)
     for _ in range(CORRECTIONS):
         hazards = _fit_hazards(seen, pairs.risk(seen), pairs.found.shape)
@@ -102,7 +103,7 @@ def learn(
     node_hours = seen.by_pair(seen.node_hours.sum(axis=1))[pairs.found.workload, pairs.found.context]
     evidence = evidence_of(pairs.found, pairs.explained, node_hours, hazards.base[hazards.known])
     more = filed_elsewhere(seen.control, pairs.filed_elsewhere)
-    return Findings(pairs.findings(seen, more), hazards.findings(more), pairs.versions(leases), evidence=evidence)
+    return Findings(pairs.findings(seen, more), hazards.findings(more), pairs.versions(archetypes), evidence=evidence)
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,9 +258,9 @@ class _Pairs:
         total[cells] = np.exp(read_rows(log_counted, place[:, None])[:, 0] + np.minimum(log_rate - LOG_FACTOR[0], 0.0))
         return total
 
-    def versions(self, leases: Sequence[Lease]) -> dict[str, Partition]:
-        """How the sub-archetypes of each archetype fall into groups; which belong to which is what leases say."""
-        prior, archetypes = PairPrior(self.found.share_worse, self.found.spread), _archetypes(leases)
+    def versions(self, archetypes: Mapping[str, str]) -> dict[str, Partition]:
+        """How the sub-archetypes of each archetype fall into groups; `archetypes` has that of each."""
+        prior = PairPrior(self.found.share_worse, self.found.spread)
         if self.told is None:
             return partitions(self.table, archetypes, counted=self.by_factor, pairs=prior)
         own = self.told.own_pairs(self.seen_rate[:-1])
@@ -394,6 +395,5 @@ def _by_lease(seen: Seen, weight: Floats) -> Floats:
 
 def _archetypes(leases: Iterable[Lease]) -> dict[str, str]:
     """The archetype of each sub-archetype; where tenants disagree, that of most leases."""
-    named = (lease.labels for lease in leases if {"subarchetype", "archetype"} <= lease.labels.keys())
-    votes = Counter((labels["subarchetype"], labels["archetype"]) for labels in named)
-    return dict(pair for pair, _ in reversed(votes.most_common()))
+    votes = Counter((lease.labels.get("subarchetype"), lease.labels.get("archetype")) for lease in leases)
+    return {one: other for (one, other), _ in reversed(votes.most_common()) if one is not None and other is not None}

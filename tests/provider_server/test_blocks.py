@@ -1,15 +1,17 @@
 """Pairs borrow from others that may share their defect: so blocks are found that no pair shows by itself."""
 
+from collections.abc import Sequence
 from itertools import starmap
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 from sklearn.metrics import average_precision_score
 
 from federation.protocol.bundle import PairJudgement
-from federation.protocol.life_table import Dimension, LifeTable
-from provider_server.analysis.blocks import ALIKE_SHARE, BLOCK_SHARE, NO_BLOCK, lent
+from federation.protocol.life_table import Dimension, Floats, LifeTable
+from provider_server.analysis.blocks import ALIKE_SHARE, BLOCK_SHARE, NO_BLOCK, Groups, Places, lent
 from provider_server.analysis.contexts import Context, ContextMap, Look
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.learning.kin import NO_FEATURES, features_of, groups
@@ -111,9 +113,11 @@ def test_what_is_lent_is_what_the_others_say() -> None:
     """Three pairs on a grid of two ratios: odds of the block as the formula has them, from the other two pairs."""
     likelihood = np.log(np.array([[0.1, 0.9], [0.2, 0.8], [0.05, 0.95]]))
     prior, worse = np.log([0.999, 0.001]), np.array([-np.inf, 0.0])
-    ((first, *_), block), (nothing, alone) = (lent(likelihood, prior, worse, of) for of in ([np.arange(3)], []))
-    assert np.allclose(nothing, prior)
-    assert (block.tolist(), alone.tolist()) == ([0] * 3, [NO_BLOCK] * 3)
+    every = np.arange(3)
+    found, none = (lent(likelihood.__getitem__, prior, worse, Groups(groups, 3)) for groups in ([every], []))
+    first = found.of(every)[0]
+    assert np.allclose(none.of(every), prior)
+    assert (found.block.tolist(), none.block.tolist()) == ([0] * 3, [NO_BLOCK] * 3)
 
     def ratio(pair: int) -> float:
         told = np.exp(likelihood[pair])
@@ -123,6 +127,48 @@ def test_what_is_lent_is_what_the_others_say() -> None:
     within = ALIKE_SHARE + (1.0 - ALIKE_SHARE) * 0.001
     assert np.exp(first[1]) == pytest.approx((0.001 + odds * within) / (1.0 + odds))
     assert np.exp(first).sum() == pytest.approx(1.0)
+
+
+def test_groups_that_are_left_out_would_have_been_no_blocks() -> None:
+    """All evidence of all groups, worked out anew for each block, finds the same ones: three, two of which overlap."""
+    rng = np.random.default_rng(11)
+    grid, many = np.linspace(-1.0, 3.0, 60), 200
+    ratio = np.zeros(many)
+    members = [np.arange(6), np.arange(3, 9), np.arange(50, 70)]
+    for group, log_ratio in zip(members, (1.0, 1.8, 0.5), strict=True):
+        ratio[group] = log_ratio
+    likelihood = -0.5 * ((grid - ratio[:, None] - rng.normal(0.0, 0.7, (many, 1))) / 0.7) ** 2
+    log_prior, log_worse = (mass - logsumexp(mass) for mass in (-0.5 * (grid / 0.2) ** 2, -((grid - 1.0) ** 2)))
+    all_groups = members + [np.sort(rng.choice(many, rng.integers(2, 30), replace=False)) for _ in range(150)]
+    found = lent(likelihood.__getitem__, log_prior, log_worse, Groups(all_groups, many))
+    prior, block = by_all_groups(likelihood, log_prior, log_worse, [one for one in all_groups if len(one) >= 3])
+    assert set(block.tolist()) == {NO_BLOCK, 0, 1, 2}
+    assert found.block.tolist() == block.tolist()
+    assert found.of(np.arange(many)) == pytest.approx(prior, rel=1e-9)
+
+
+def by_all_groups(
+    likelihood: Floats, log_prior: Floats, log_worse: Floats, all_groups: Sequence[Places]
+) -> tuple[Floats, Places]:
+    """The formulas of `analysis.blocks`, group by group."""
+    prior, block = np.tile(log_prior, (len(likelihood), 1)), np.full(len(likelihood), NO_BLOCK)
+    left = list(all_groups)
+    for number in range(50):
+        explained = logsumexp(likelihood + prior, axis=1)[:, None]
+        alike = np.log(ALIKE_SHARE * np.exp(likelihood - explained) + 1.0 - ALIKE_SHARE)
+        together = [alike[group].sum(axis=0) + log_worse for group in left]
+        best = int(np.argmax(evidence := logsumexp(together, axis=1)))
+        share = min(BLOCK_SHARE, (1.0 + 2.0 * number) / len(all_groups))
+        if evidence[best] + np.log(share / (1.0 - share)) < 0.0:
+            break
+        group = left.pop(best)
+        others, odds = together[best] - alike[group], BLOCK_SHARE / (1.0 - BLOCK_SHARE)
+        weight = odds * np.exp(logsumexp(others, axis=1))[:, None]
+        within = ALIKE_SHARE * np.exp(others - logsumexp(others, axis=1)[:, None])
+        within += (1.0 - ALIKE_SHARE) * np.exp(prior[group])
+        prior[group] = np.log((np.exp(prior[group]) + weight * within) / (1.0 + weight))
+        block[group] = np.where(block[group] == NO_BLOCK, number, block[group])
+    return prior, block
 
 
 def test_groups_are_of_the_ladder_and_of_features_and_each_is_there_once() -> None:

@@ -120,6 +120,21 @@ def test_one_band_per_failure_is_the_cox_model_of_lifelines() -> None:
     assert fit.ratios("group")[1].log_sd == pytest.approx(oracle.standard_errors_.to_numpy(), rel=1e-3)
 
 
+@pytest.mark.parametrize("sd", [0.0, 8.0])
+def test_counts_of_cells_say_the_same_beside_a_total_that_says_nothing(sd: float) -> None:
+    """Counts of cells alone have a way of their own, without a matrix of a row for each cell."""
+    rng = np.random.default_rng(17)
+    table = cube(rng, {"a": 7, "b": 4}, node_hours=2e4)
+    cells, counts, model = Cells.from_table(table), noisy(table, rng, sd), main_effects(table, prior_sd=0.5)
+    total = counts.marginal("a")
+    deaf = replace(total, noise_variance=np.full(total.shape, 1e18))
+    alone, beside = (fit_hazard(cells, tables, model) for tables in ([counts], [counts, deaf]))
+    assert alone.converged
+    assert alone.estimate == pytest.approx(beside.estimate, abs=1e-6)
+    assert alone.covariance == pytest.approx(beside.covariance, rel=1e-5, abs=1e-9)
+    assert alone.noise_covariance == pytest.approx(beside.noise_covariance, rel=1e-5, abs=1e-8)
+
+
 @pytest.mark.parametrize("terms", [(("a",), ("b",), ("a", "b")), (("b", "a"),), (("b",), ("a", "b"))])
 def test_a_saturated_model_returns_the_crude_rates_whatever_its_coding(terms: tuple[tuple[str, ...], ...]) -> None:
     table = cube(np.random.default_rng(7), {"a": 3, "b": 4}, node_hours=5e4)

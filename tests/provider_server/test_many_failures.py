@@ -8,7 +8,7 @@ from federation.protocol.judgement import surest
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.mismatch import find_mismatches
 from provider_server.analysis.own_failures import Leases
-from provider_server.analysis.ratio_grid import LOG_RATIO, NARROWEST, blunted
+from provider_server.analysis.ratio_grid import LOG_RATIO, NARROWEST, narrowness
 
 SHAPE = (16, 10)
 
@@ -51,7 +51,7 @@ def test_very_many_own_failures_accuse_the_planted_pairs_and_no_other() -> None:
 def test_a_narrow_likelihood_is_as_wide_as_the_grid_tells_and_a_wide_one_stays() -> None:
     grid = np.arange(-1.0, 1.0, 0.02)
     narrow, wide = (-0.5 * ((grid - 0.013) / sd) ** 2 for sd in (0.001, 3.0 * NARROWEST))
-    made, same = blunted(np.stack([narrow, wide]), 0.02)
-    assert same.tolist() == wide.tolist()
-    assert np.diff(made, 2) == pytest.approx(-((0.02 / NARROWEST) ** 2), rel=1e-6)
+    much, none = narrowness(np.stack([narrow, wide]), 0.02)
+    assert none == 1.0
+    assert np.diff(narrow / much, 2) == pytest.approx(-((0.02 / NARROWEST) ** 2), rel=1e-6)
     assert pytest.approx(LOG_RATIO[1] - LOG_RATIO[0]) == NARROWEST

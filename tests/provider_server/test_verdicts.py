@@ -8,7 +8,7 @@ import pytest
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.judgement import FALSE_SHARE, HARMFUL_RATIO, surest, suspected
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.blocks import NO_BLOCK
+from provider_server.analysis.blocks import NO_BLOCK, Lent
 from provider_server.analysis.cap_correction import capped_mean
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.analysis.noisy_counts import LOG_FACTOR
@@ -193,7 +193,7 @@ def judged(
         supported=ones > 0.0,
         log_prior=nothing[0],
         log_likelihood=nothing,
-        log_lent=nothing,
+        lent=Lent.nothing(nothing[0], 3),
         expected_by_others=hours[0] / 100.0,
         log_sd=nothing[0],
     )
