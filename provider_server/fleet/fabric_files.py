@@ -12,6 +12,7 @@ mlx5_0. A rail is taken from the inventory or else from the number at the end of
 Sources: lldpd 1.0's lldpcli(8); infiniband-diags' ibnetdiscover(8); Slurm's topology.conf(5).
 """
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ from federation.runtime.reading import ReadLimits, SourceError, is_text, of_form
 from provider_server.fleet.fabric import Cable, CableEnd, Fabric
 from provider_server.fleet.telemetry.inventory import Inventory
 
+logger = logging.getLogger(__name__)
 _MOST_BYTES = 1 << 28
 _PACKED = (".gz", ".bz2", ".xz")
 _BLOCK = re.compile(r'^(Switch|Ca|Rt)\s+\d+\s+"([SHR]-[0-9a-f]+)"\s*#\s*"([^"]*)"', re.ASCII)
@@ -41,13 +43,23 @@ class FabricError(PharoahError):
 
 
 def load_fabric(paths: Iterable[Path], inventory: Inventory) -> Fabric:
-    """All files and the inventory together; in a folder every file."""
+    """All files and the inventory together; in a folder every file. One that is none beside others is left out."""
     cables, nodes = list(_of_inventory(inventory)), set(inventory.names)
     for path in paths:
-        for file, text in _texts(path):
-            more, named = cables_of(file, text)
+        others: list[FabricError] = []
+        files = list(_texts(path))
+        for file, text in files:
+            try:
+                more, named = cables_of(file, text)
+            except FabricError as error:
+                others.append(error)
+                continue
             cables += more
             nodes |= named
+        if files and len(others) == len(files):
+            raise others[0]
+        for error in others:
+            logger.warning("left out: %s", error.what, extra={"event": "fabric_file_left_out"})
     return Fabric.of(cables, nodes)
 
 

@@ -115,7 +115,7 @@ def outages_told(content: bytes, left_out: list[str]) -> list[tuple[str, float, 
 def _told(content: bytes, left_out: list[str]) -> list[Told]:
     told: list[Told] = []
     try:
-        parts = [part for document in documents(content) for part in _parts(document)]
+        parts = [part for document in documents(content, left_out) for part in _parts(document)]
     except MALFORMED as error:
         raise DecodeError(str(error)) from error
     for place, part in enumerate(parts, start=1):
@@ -128,12 +128,22 @@ def _told(content: bytes, left_out: list[str]) -> list[Told]:
     return told
 
 
-def documents(content: bytes) -> list[object]:
-    """The JSON documents of a text: one, or one on each line."""
+def documents(content: bytes, left_out: list[str]) -> list[object]:
+    """The JSON documents of a text: one, or one on each line. A line that is none is told in `left_out`."""
     try:
         return [msgspec.json.decode(content)]
     except msgspec.DecodeError:
-        return [msgspec.json.decode(line) for line in content.splitlines() if line.strip()]
+        found: list[object] = []
+        bad: list[str] = []
+        for number, line in enumerate(content.splitlines(), start=1):
+            try:
+                found += [msgspec.json.decode(line)] if line.strip() else []
+            except msgspec.DecodeError as error:
+                bad.append(f"line {number}: {error}")
+        if not found:
+            raise
+        left_out += bad
+        return found
 
 
 def _parts(document: object) -> Iterator[object]:

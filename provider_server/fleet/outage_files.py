@@ -41,6 +41,7 @@ SCHEMA = {"node": pl.String, "start_h": pl.Float64, "end_h": pl.Float64, "kind":
 UNKNOWN = "unknown"
 ALL = pl.lit(value=True)
 DAY_H = 24.0
+MOST_HOURS, LEAST_SECONDS, LEAST_MS = 1e7, 1e8, 1e11  # 1e7 hours are the year 3110, 1e8 s 1973, 1e11 ms the same
 US_PER_H = 3_600_000_000
 ISO = ("%Y-%m-%dT%H:%M:%S%.f%#z", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%dT%H:%M%#z", "%Y-%m-%d %H:%M%#z")
 NAIVE = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%m/%d/%Y %H:%M")
@@ -220,7 +221,7 @@ def _trace(content: bytes, path: Path) -> pl.DataFrame:
 
 def _health(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     try:
-        told = documents(content)
+        told = documents(content, [])
         nodes = [one for of in told if isinstance(of, dict) for one in of.get("nodes", of.get("sinfo")) or ()]
         left_out: list[str] = []
         if nodes:
@@ -312,9 +313,18 @@ def _complaint(told: dict[str, str | None], read: dict[str, object]) -> str:
 
 
 def _hours(column: str) -> pl.Expr:
-    """Hours since 1970, or as they stand; null where a text is no time."""
+    """Hours since 1970, or as they stand; null where a text is no time. Large numbers are seconds or milliseconds."""
     text = pl.col(column)
     number = text.cast(pl.Float64, strict=False)
+    size = number.abs()
+    number = (
+        pl.when(size < MOST_HOURS)
+        .then(number)
+        .when((size >= LEAST_SECONDS) & (size < LEAST_MS))
+        .then((number / 3600).round(9))
+        .when((size >= LEAST_MS) & (size < 1000 * LEAST_MS))
+        .then((number / 3_600_000).round(9))
+    )
     zoned = [text.str.to_datetime(form, time_unit="us", time_zone="UTC", strict=False) for form in ISO]
     naive = [text.str.to_datetime(form, time_unit="us", strict=False).dt.replace_time_zone("UTC") for form in NAIVE]
     short = text.str.to_datetime(SHORT_YEAR, time_unit="us", strict=False).dt.replace_time_zone("UTC")

@@ -78,6 +78,7 @@ CANCELLED = "cancelled"
 _NO_MEMORY, _KILLED, _UNEVEN_END = "host_out_of_memory", "killed", "uneven_end"
 _VERDICTS = (torchrun.SOURCE, exit_status.SOURCE)
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
+_EMPTY = "an empty file"
 _JOB_LOG = "job log"
 _NCCL_LOG = "NCCL log"
 _FORMS: Mapping[str, ModuleType] = {
@@ -265,6 +266,8 @@ def _take(reader: CappedReader, limits: ReadLimits, gathered: Gathered) -> Sourc
         gathered.evidence.extend(_evidence(reader, head, limits, gathered))
     elif head:
         return SourceError(reader.file, 0, f"not a log or dump of a job: {form_of(head)}")
+    else:
+        gathered.taken_for[reader.file] = _EMPTY
     return None
 
 

@@ -178,6 +178,17 @@ def test_lldp_of_either_form(tmp_path: Path) -> None:
     assert ("nic", "gpu-3 ens10np0") in names(found, "gpu-1", "gpu-3")
 
 
+def test_what_is_no_file_about_a_fabric_is_left_out_beside_others_and_refused_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "README.txt").write_text("How these were made.\n")
+    with pytest.raises(FabricError, match="neither a switch nor an adapter"):
+        load_fabric([tmp_path], Inventory())
+    (tmp_path / "topology.conf").write_text("SwitchName=leaf1 Nodes=n[1-2]\n")
+    assert names(load_fabric([tmp_path], Inventory()), "n1", "n2")
+    assert "README.txt" in caplog.text
+
+
 def test_topology_conf_knows_no_ports(tmp_path: Path) -> None:
     text = (
         "# a tree\nSwitchName=s0 Nodes=n[1-2]\nSwitchName=s1 Nodes=n3\nSwitchName=top Switches=s[0-1] LinkSpeed=100\n"

@@ -96,6 +96,17 @@ def test_events_come_alone_or_together() -> None:
     assert [(node, start) for node, start, _end, _kind in shown(together)] == [("n1", 1.0), ("n2", 2.0)]
 
 
+def test_a_line_that_is_cut_is_told_by_its_number_and_the_others_count(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text(f"{an_event(1.0)}\r\n\r\n{an_event(2.0)[:40]}\r\n{an_event(3.0, nodeName='n2')}\r\n")
+    read = read_outages(file)
+    assert [row[0] for row in read.rows.rows()] == ["n1", "n2"]
+    assert any(told.startswith("line 3: ") for told in read.left_out)
+    file.write_text("{")
+    with pytest.raises(UnusableOutages):
+        read_outages(file)
+
+
 def as_stored(event: str, hours: float) -> dict[str, Any]:
     """As MongoDB keeps it: names in small letters, and seconds since 1970."""
     keys = {name.lower(): value for name, value in json.loads(event).items()}

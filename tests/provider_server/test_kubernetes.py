@@ -186,6 +186,13 @@ def test_a_pod_that_claims_devices_is_a_lease(play: Play) -> None:
     assert play.look(pod) == [Recorded.BEGUN]
 
 
+def test_a_pod_whose_sidecar_asks_for_gpus_is_a_lease(play: Play) -> None:
+    pod = a_pod("a", resources={})
+    sidecar = {"name": "infer", "restartPolicy": "Always", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    pod["spec"]["initContainers"] = [sidecar]
+    assert play.look(pod) == [Recorded.BEGUN]
+
+
 def test_an_indexed_job_is_one_lease_once_all_its_pods_run(play: Play) -> None:
     labels = {"batch.kubernetes.io/controller-uid": "job-1", "batch.kubernetes.io/job-completion-index": "0"}
     one, two = a_pod("a", "n1", labels=labels), a_pod("b", "n2", start_h=0.5, labels=labels)

@@ -67,6 +67,17 @@ def test_times_are_hours_or_iso_with_and_without_a_zone(tmp_path: Path) -> None:
     assert found.rows() == [("c", 1.5, None, "y/z"), ("a", 12.5, 13.0, "x"), ("b", 24.0, 25.0, "unknown")]
 
 
+def test_large_numbers_are_seconds_or_milliseconds_since_1970_and_what_is_neither_is_no_time(tmp_path: Path) -> None:
+    text = HEADER + "h,495000,495001,x\ns,1782000000,1782003600.5,x\nm,1782000000000,,x\nodd,50000000,,x\n"
+    read = read_outages(written(tmp_path, text))
+    assert sorted(read.rows.rows()) == [
+        ("h", 495_000.0, 495_001.0, "x"),
+        ("m", 495_000.0, None, "x"),
+        ("s", 495_000.0, pytest.approx(495_001.0001, abs=1e-4), "x"),
+    ]
+    assert "50000000" in read.left_out[0]
+
+
 def test_los_alamos_as_published(tmp_path: Path) -> None:
     found = read_outages(written(tmp_path, LANL))
     assert found.rows["node"].to_list() == ["2/0", "2/0", "20/0"]

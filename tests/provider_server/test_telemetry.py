@@ -508,12 +508,14 @@ def test_rows_that_are_no_samples_are_counted(tmp_path: Path) -> None:
 
 def test_a_file_of_another_form_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("time,metric\n1,2\n")
+    (tmp_path / "b.csv").write_text("\ufefftime_s;metric;value;Hostname\r\n1;m;50,5;n1\r\n")
     (tmp_path / "a.parquet").write_text("PAR1 no")
     (tmp_path / "a.prom").write_text('# TYPE DCGM_FI_DEV_GPU_TEMP gauge\nDCGM_FI_DEV_GPU_TEMP{gpu="0"} 45\n')
     (tmp_path / "bare.prom").write_text('DCGM_FI_DEV_GPU_TEMP{gpu="0"} 45\n')
     (tmp_path / "a.pdf").write_bytes(b"%PDF-1.7\n\0\1\2\3")
     for name, words in {
         "a.csv": "has no column",
+        "b.csv": "has ';' between its columns",
         "a.parquet": "cannot be read",
         "absent.parquet": "No such file",
         "a.prom": "a scrape of /metrics",

@@ -93,6 +93,9 @@ class FileSource:
         try:
             names = lazy.collect_schema().names()
             if missing := {layout.time, layout.metric, layout.value} - set(names):
+                if sign := next((sign for sign in ";\t|" if len(names) == 1 and sign in names[0]), ""):
+                    hint = "save it with commas between them, and points in numbers"
+                    raise UnusableFile(f"{file} has {sign!r} between its columns", hint=hint)
                 raise UnusableFile(f"{file} has no column {', '.join(sorted(missing))}")
             known = [name for name in names if name in {layout.time, layout.metric, layout.value, *LABELS_READ}]
             others = [name for name in names if name not in known]

@@ -160,7 +160,7 @@ def _toml(text: str) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
 
 
 def _csv(path: Path, text: str) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
-    reader = csv.DictReader(text.splitlines(), strict=True)
+    reader = csv.DictReader(text.removeprefix("\ufeff").splitlines(), strict=True)
     if "kind" not in (reader.fieldnames or ()):
         raise InventoryError(f"{path}:1: the column kind is missing")
     for row in reader:

@@ -79,6 +79,7 @@ class PodSpec(_Read, frozen=True):
     """What a pod shall be."""
 
     containers: tuple[Container, ...]
+    init_containers: tuple[Container, ...] | None = None
     node_name: str = ""
     active_deadline_seconds: int | None = None
     resource_claims: tuple[ClaimReference, ...] | None = None
@@ -141,7 +142,7 @@ class Pod(_Read, frozen=True):
         """Whether a container asks for one or more of these resources, or the pod claims devices."""
         asked = {
             name
-            for container in self.spec.containers
+            for container in (*self.spec.containers, *(self.spec.init_containers or ()))
             for part in (container.resources.requests, container.resources.limits)
             for name, count in (part or {}).items()
             if _DEVICES.fullmatch(str(count))
