@@ -58,8 +58,8 @@ def load_fabric(paths: Iterable[Path], inventory: Inventory) -> Fabric:
             nodes |= named
         if files and len(others) == len(files):
             raise others[0]
-        for error in others:
-            logger.warning("left out: %s", error.what, extra={"event": "fabric_file_left_out"})
+        for other in others:
+            logger.warning("left out: %s", other.what, extra={"event": "fabric_file_left_out"})
     return Fabric.of(cables, nodes)
 
 

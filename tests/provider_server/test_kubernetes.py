@@ -186,10 +186,10 @@ def test_a_pod_that_claims_devices_is_a_lease(play: Play) -> None:
     assert play.look(pod) == [Recorded.BEGUN]
 
 
-def test_a_pod_whose_sidecar_asks_for_gpus_is_a_lease(play: Play) -> None:
+def test_a_pod_whose_init_container_asks_for_gpus_is_a_lease(play: Play) -> None:
     pod = a_pod("a", resources={})
-    sidecar = {"name": "infer", "restartPolicy": "Always", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    pod["spec"]["initContainers"] = [sidecar]
+    first = {"name": "infer", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    pod["spec"]["initContainers"] = [first]
     assert play.look(pod) == [Recorded.BEGUN]
 
 
