@@ -15,7 +15,7 @@ law of one NB draw is within (T + 2) 2^-128 < 2^-108 of the exact one in total v
 
     >>> insecure_key = bytes(32)
     >>> shares(2.0, Fraction(1, 10), 8, chacha20(insecure_key)).tolist()
-    [0, 0, 0, 0, 0, 0, 0, 0]
+    [0, 0, 0, -1, 0, 0, 0, 0]
 """
 
 from decimal import Decimal, localcontext
