@@ -49,6 +49,7 @@ NAIVE = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%
 SHORT_YEAR = "%m/%d/%y %H:%M"
 LANL_CAUSES = ("Facilities", "Hardware", "Human Error", "Network", "Undetermined", "Software")
 ONE_JOB = "a node that runs several jobs at once has one row for them, with one workload"
+EVENTS = "SLURM_TIME_FORMAT=%s sacctmgr -P list event format=NodeName,TimeStart,TimeEnd,State,Reason"
 NONE = "a fleet without outages has no hazard to estimate"
 LIMITS = ReadLimits(total_bytes=1 << 30, archive_members=64)
 # Forms of which too little is told, and what tells more.
@@ -58,8 +59,19 @@ _LESS = tuple(
         (
             r"\s*(Cluster\s+)?NodeName\s+TimeStart\b",
             "what `sacctmgr list event` prints for a person, with columns cut off",
-            "SLURM_TIME_FORMAT=%s sacctmgr -P list event format=NodeName,TimeStart,TimeEnd,State,Reason",
+            EVENTS,
         ),
+        (
+            r"\s*(?:\w+[|,;\t])*NodeName[|,;\t]",
+            "a list of events without NodeName, TimeStart, TimeEnd, State and Reason, or with other signs than |",
+            EVENTS,
+        ),
+        (
+            r"\s*(?:[\w.-]+\|){1,2}\d[\d:T-]{8,18}\|",
+            "a list of Slurm without the line of names",
+            EVENTS,
+        ),
+        (r"# To edit this file start with a cluster line", "what `sacctmgr dump` writes: accounts, no events", EVENTS),
         (r"\s*PARTITION\s+AVAIL\b|\s*NODELIST\s+NODES\b", "what `sinfo` prints, without reasons", "sinfo -R"),
         (r"(?:---\s*)?(?:apiVersion|kind|items|metadata):", "YAML of Kubernetes", "kubectl get nodes -o json"),
         (r"NAME\s+STATUS\s+ROLES\b", "what `kubectl get nodes` prints for a person", "kubectl get nodes -o json"),

@@ -45,6 +45,7 @@ ANY_SIZE = 0  # stands for a size that is no weight's: batch, sequence length, p
 # with a few equally frequent shapes, whose shares are 1/n and a little less.
 DOMINANT_SHARE = 0.118
 _NARROWEST_RESULT = 2  # bytes: what is multiplied in 8 bits or fewer is summed in more
+_GRADIENT_BYTES = (2, 4)  # of one number: autocast multiplies in 16 bits what has gradients in 32
 _MARKS = {"all_reduce": "dp", "reduce_scatter": "sharded", "all_to_all": "ep", "send": "pp", "recv": "pp"}
 _ORDER = ("dp", "sharded", "tp", "ep", "pp", "cp")
 
@@ -287,7 +288,7 @@ def _activations(calls: Mapping[Call, int]) -> set[int]:
         counts[rows] += calls[call]
     rows = next((rows for rows, _ in counts.most_common(1)), 0)
     of_model = [shape for shape in found.values() if shape[0] == rows]
-    weights = {inner * outer * item for _, inner, outer, item in of_model}
+    weights = {inner * outer * item for _, inner, outer, _ in of_model for item in _GRADIENT_BYTES}
     return {rows * width * item for _, inner, outer, item in of_model for width in (inner, outer)} - weights
 
 

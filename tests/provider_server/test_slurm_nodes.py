@@ -216,6 +216,11 @@ def test_files_as_people_have_them() -> None:
     ("text", "form", "hint"),
     [
         ("   Cluster        NodeName           TimeStart\n ---\n", "for a person", "sacctmgr -P"),
+        ("Cluster|NodeName|TimeStart|State\nc|n1|1795400000|DOWN\n", "without NodeName, TimeStart, TimeEnd", "TimeEnd"),
+        ("NodeName,TimeStart,TimeEnd,State,Reason\nn1,1,2,DOWN,x\n", "other signs than |", "sacctmgr -P"),
+        ("n1|1795400000|1795403600|DOWN|Xid 79\n", "without the line of names", "sacctmgr -P"),
+        ("c|n1|2026-11-23T21:09:08|Unknown|DOWN|Xid 79\n", "without the line of names", "sacctmgr -P"),
+        ("# To edit this file start with a cluster line for the new cluster\n", "`sacctmgr dump`", "list event"),
         ("PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n", "without reasons", "sinfo -R"),
         ("apiVersion: v1\nitems:\n- kind: Node\n", "YAML", "-o json"),
         ("NAME   STATUS   ROLES    AGE   VERSION\nn1     Ready    <none>   1d   v1.34\n", "for a person", "-o json"),

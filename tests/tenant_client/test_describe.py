@@ -343,6 +343,9 @@ def test_rows_are_those_of_most_multiplications_so_that_gradients_of_weights_are
     step = [operator(op) for op in (MULTIPLIED, for_input, for_weight)]
     gradient = collective("allreduce", 1 << 23, 8, 9, "Half")
     assert describe([read_kineto(kineto([*step, gradient]))]).parallelism == "dp"
+    square = Op("aten::mm", ([2048, 1024], [1024, 1024]), "c10::Half")  # as large as its weight's gradient in 32 bits
+    gradient = collective("allreduce", 1 << 20, 8, 9, "Float")
+    assert describe([read_kineto(kineto([operator(square), gradient]))]).parallelism == "dp"
 
 
 @pytest.mark.parametrize(("narrow", "wide", "name"), [(3, 1, "fp8"), (1, 3, "bf16")])
