@@ -22,12 +22,12 @@ import msgspec
 
 from crypto.errors import PharoahError
 from federation.runtime.hostlist import hostlist
-from federation.runtime.reading import ReadLimits, SourceError, is_text, of_form, open_inputs
+from federation.runtime.reading import ReadLimits, SourceError, form_of, is_text, of_form, open_inputs
 from provider_server.fleet.fabric import Cable, CableEnd, Fabric
 from provider_server.fleet.telemetry.inventory import Inventory
 
 logger = logging.getLogger(__name__)
-_MOST_BYTES = 1 << 28
+_MOST_BYTES, _HEAD = 1 << 28, 4096
 _PACKED = (".gz", ".bz2", ".xz")
 _BLOCK = re.compile(r'^(Switch|Ca|Rt)\s+\d+\s+"([SHR]-[0-9a-f]+)"\s*#\s*"([^"]*)"', re.ASCII)
 _PORT = re.compile(r'^\[(\d{1,9})\](?:\([0-9a-f]+\))?\s+"([SHR]-[0-9a-f]+)"\[(\d{1,9})\](?:\([0-9a-f]+\))?', re.ASCII)
@@ -157,7 +157,8 @@ def _of_ibnetdiscover(file: Path, text: str) -> tuple[list[Cable], set[str]]:
         elif (port := _PORT.match(line)) and blocks:
             ports.append((blocks[-1][1], int(port[1]), port[2], int(port[3])))
     if not blocks:
-        raise FabricError(f"{file}: neither a switch nor an adapter as `ibnetdiscover` writes them")
+        form = form_of(text[:_HEAD].encode())
+        raise FabricError(f"{file} is {form}: neither a switch nor an adapter as `ibnetdiscover` writes them")
     named = {guid: _named(kind, guid, described) for kind, guid, described in blocks}
     adapters = {guid for kind, guid, _ in blocks if kind == "Ca"}
     cables = [_cable(named, adapters, *port) for port in ports if port[0] in named and port[2] in named]

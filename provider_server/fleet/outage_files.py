@@ -39,6 +39,7 @@ from provider_server.fleet.slurm_nodes import events_of, events_told
 
 SCHEMA = {"node": pl.String, "start_h": pl.Float64, "end_h": pl.Float64, "kind": pl.String}
 UNKNOWN = "unknown"
+PLACE = "row"  # where it stands in its file, from 1
 ALL = pl.lit(value=True)
 DAY_H = 24.0
 MOST_HOURS, LEAST_SECONDS, LEAST_MS = 1e7, 1e8, 1e11  # 1e7 hours are the year 3110, 1e8 s 1973, 1e11 ms the same
@@ -48,6 +49,7 @@ NAIVE = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%
 SHORT_YEAR = "%m/%d/%y %H:%M"
 LANL_CAUSES = ("Facilities", "Hardware", "Human Error", "Network", "Undetermined", "Software")
 ONE_JOB = "a node that runs several jobs at once has one row for them, with one workload"
+EVENTS = "SLURM_TIME_FORMAT=%s sacctmgr -P list event format=NodeName,TimeStart,TimeEnd,State,Reason"
 NONE = "a fleet without outages has no hazard to estimate"
 LIMITS = ReadLimits(total_bytes=1 << 30, archive_members=64)
 # Forms of which too little is told, and what tells more.
@@ -57,8 +59,19 @@ _LESS = tuple(
         (
             r"\s*(Cluster\s+)?NodeName\s+TimeStart\b",
             "what `sacctmgr list event` prints for a person, with columns cut off",
-            "SLURM_TIME_FORMAT=%s sacctmgr -P list event format=NodeName,TimeStart,TimeEnd,State,Reason",
+            EVENTS,
         ),
+        (
+            r"\s*(?:\w+[|,;\t])*NodeName[|,;\t]",
+            "a list of events without NodeName, TimeStart, TimeEnd, State and Reason, or with other signs than |",
+            EVENTS,
+        ),
+        (
+            r"\s*(?:[\w.-]+\|){1,2}\d[\d:T-]{8,18}\|",
+            "a list of Slurm without the line of names",
+            EVENTS,
+        ),
+        (r"# To edit this file start with a cluster line", "what `sacctmgr dump` writes: accounts, no events", EVENTS),
         (r"\s*PARTITION\s+AVAIL\b|\s*NODELIST\s+NODES\b", "what `sinfo` prints, without reasons", "sinfo -R"),
         (r"(?:---\s*)?(?:apiVersion|kind|items|metadata):", "YAML of Kubernetes", "kubectl get nodes -o json"),
         (r"NAME\s+STATUS\s+ROLES\b", "what `kubectl get nodes` prints for a person", "kubectl get nodes -o json"),
@@ -118,27 +131,26 @@ def _rows(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
         rows, left_out = _table(content, path)
     if rows.is_empty() and not is_told:
         raise UnusableOutages(f"{path} has no outages", hint=NONE)
+    if PLACE not in rows.columns:
+        rows = rows.with_row_index(PLACE, offset=1)
     backwards = (rows["end_h"] < rows["start_h"]).fill_null(value=False)
-    return _usable(rows, backwards, path, "outage", lambda _: "it ends before it starts", left_out)
+    usable, left_out = _usable(rows, backwards, path, lambda _: "it ends before it starts", left_out)
+    return usable.select(*SCHEMA), left_out
 
 
 def _usable(
-    rows: pl.DataFrame,
-    bad: pl.Series,
-    path: Path,
-    what: str,
-    complaint: Callable[[int], str],
-    left_out: tuple[str, ...] = (),
+    rows: pl.DataFrame, bad: pl.Series, path: Path, complaint: Callable[[int], str], left_out: tuple[str, ...] = ()
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """The other rows, and what is told of the bad ones; UnusableOutages where those are the most."""
+    """The other rows, and what is told of the bad ones by their place; UnusableOutages where those are the most."""
     if not bad.any():
         return rows, left_out
-    first, kinds = int(bad.arg_true()[0]), defaultdict[str, list[int]](list)
+    places, kinds = rows[PLACE], defaultdict[str, list[int]](list)
+    first = int(bad.arg_true()[0])
     if 2 * int(bad.sum()) > rows.height:
-        raise UnusableOutages(f"{path}, {what} {first + 1}: {complaint(first)}")
+        raise UnusableOutages(f"{path}, row {places[first]}: {complaint(first)}")
     for row in bad.arg_true():
         kinds[complaint(row).split("'")[0]].append(row)
-    told = (f"{counted_as(len(of), what)}, the first {what} {of[0] + 1}: {complaint(of[0])}" for of in kinds.values())
+    told = (f"{counted_as(len(of), 'row')}, the first row {places[of[0]]}: {complaint(of[0])}" for of in kinds.values())
     return rows.filter(~bad), (*left_out, *told)
 
 
@@ -157,7 +169,7 @@ def read_jobs(path: Path) -> pl.DataFrame:
     jobs, left_out = _checked(table, path)
     if left_out:
         raise UnusableOutages(f"{path}: {left_out[0]}", hint="what a node ran decides whether its fault is gray")
-    jobs = jobs.rename({"kind": "workload"})
+    jobs = jobs.select("node", "start_h", "end_h", workload="kind")
     reached = pl.col("end_h").fill_null(math.inf).cum_max().shift(1).over("node")
     jobs = jobs.sort("node", "start_h")
     both = jobs.filter((pl.col("start_h") < reached).fill_null(value=False))
@@ -234,9 +246,9 @@ def _health(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
 
 
 def _of_events(
-    events: Sequence[tuple[str, str, str, str]], path: Path, left_out: Sequence[str] = ()
+    events: Sequence[tuple[int, str, str, str, str]], path: Path, left_out: Sequence[str]
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    columns = dict.fromkeys(("node", "start", "end", "kind"), pl.String)
+    columns = {PLACE: pl.UInt32, **dict.fromkeys(("node", "start", "end", "kind"), pl.String)}
     rows, more = _checked(pl.DataFrame(events, schema=columns, orient="row"), path)
     return rows, (*left_out, *more)
 
@@ -246,8 +258,9 @@ def _of_events(
 
 def _table(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     text = content.decode("utf-8", "replace")
-    if (events := events_of(text)) is not None:
-        return _of_events(events, path)
+    left_out: list[str] = []
+    if (events := events_of(text, left_out)) is not None:
+        return _of_events(events, path, left_out)
     for skipped, line in enumerate(content.splitlines()[:PREAMBLE_LINES]):
         header = line.decode("utf-8", "replace")
         for sign in ";\t|":
@@ -296,13 +309,15 @@ def _checked(table: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, tuple[str, 
     """With times as hours, without the rows that have no node, or a time that is none; these are told."""
     text = {name: pl.col(name).str.strip_chars().replace("", None) for name in ("node", "start", "end")}
     table = table.with_columns(**text)
-    found = table.select("node", start_h=_hours("start"), end_h=_hours("end"), kind=pl.col("kind"))
+    if PLACE not in table.columns:
+        table = table.with_row_index(PLACE, offset=1)
+    found = table.select(PLACE, "node", start_h=_hours("start"), end_h=_hours("end"), kind=pl.col("kind"))
     bad = found["node"].is_null() | found["start_h"].is_null() | (found["end_h"].is_null() & table["end"].is_not_null())
 
     def complaint(row: int) -> str:
         return _complaint(table.row(row, named=True), found.row(row, named=True))
 
-    return _usable(found.cast(SCHEMA), bad, path, "row", complaint)  # type: ignore[arg-type]
+    return _usable(found.cast(SCHEMA), bad, path, complaint)  # type: ignore[arg-type]
 
 
 def _complaint(told: dict[str, str | None], read: dict[str, object]) -> str:

@@ -14,16 +14,17 @@ the whole cluster are left out, and so are states in which a node takes no part 
 'unknown'
 """
 
-import csv
 import re
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise, zip_longest
 
 import msgspec
 
 from federation.protocol.toml_tables import convert, loads, shipped
 from federation.runtime.foreign import number
 from federation.runtime.hostlist import hostlist
+from federation.runtime.visible import counted_as
 
 COLUMNS = frozenset({"NodeName", "TimeStart", "TimeEnd", "State", "Reason"})
 UNKNOWN = "unknown"
@@ -37,7 +38,7 @@ _SHOWN = re.compile(r"NodeName=(\S+)\s")
 _SHOWN_STATE = re.compile(r"\bState=(\S+)")
 _SHOWN_REASON = re.compile(r"\bReason=(.*?) *\[[^\]@]*@([^\]]+)\]")
 SECONDS_PER_HOUR = 3600
-Event = tuple[str, str, str, str]
+Event = tuple[int, str, str, str, str]
 
 
 class _Reason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,24 +50,24 @@ class _Reasons(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: tuple[_Reason, ...]
 
 
-def events_of(text: str) -> list[Event] | None:
-    """Node, start, end and kind of each outage; None for what is no text of Slurm.
+def events_of(text: str, left_out: list[str]) -> list[Event] | None:
+    """Row in the text, node, start, end and kind of each outage; None for what is no text of Slurm.
 
-    Times are hours since 1970, or as they stand; an end that is not known is empty.
+    Times are hours since 1970, or as they stand; an end that is not known is empty. Rows without a node, which tell of
+    the whole cluster, are told in `left_out`.
     """
     first_line = next((line for line in text.splitlines() if line.strip()), "")
-    if set(first_line.strip().split("|")) >= COLUMNS:
-        return list(_events(text))
+    if set(map(str.strip, first_line.split("|"))) >= COLUMNS:
+        return list(_events(text, left_out))
     if _SINFO_R.match(first_line):
-        rows = [found for line in text.splitlines() if (found := _REASON_ROW.fullmatch(line))]
-        return [(node, _hours(row[2]), "", _kind(row[1].strip())) for row in rows for node in hostlist(row[3])]
+        return list(_reasons(text, left_out))
     if _SHOWN.match(first_line):
-        return list(_shown(text))
+        return list(_shown(text, left_out))
     return None
 
 
 def events_told(nodes: list[object], left_out: list[str]) -> Iterator[Event]:
-    """The same of nodes in Slurm's JSON; one that cannot be read is told in `left_out`."""
+    """The same of nodes in Slurm's JSON, its place for the row; one that cannot be read is told in `left_out`."""
     for place, raw in enumerate(nodes, start=1):
         try:
             one = msgspec.convert(raw, type=_Node)
@@ -79,7 +80,7 @@ def events_told(nodes: list[object], left_out: list[str]) -> Iterator[Event]:
         if _OUT.search(states) and not _BY_PLAN.search(states):
             for node in (one.name,) if one.name else one.nodes.nodes:
                 if since_s:
-                    yield node, repr(since_s / SECONDS_PER_HOUR), "", _kind(reason.description)
+                    yield place, node, repr(since_s / SECONDS_PER_HOUR), "", _kind(reason.description)
                 else:
                     left_out.append(f"node {node}: nothing tells since when it is out")
 
@@ -117,22 +118,46 @@ def _listed(states: str | list[str]) -> list[str]:
     return [states] if isinstance(states, str) else states
 
 
-def _shown(text: str) -> Iterator[Event]:
+def _reasons(text: str, left_out: list[str]) -> Iterator[Event]:
+    """Of what `sinfo -R` prints."""
+    _, *lines = filter(str.strip, text.splitlines())
+    for place, line in enumerate(lines, start=1):
+        if row := _REASON_ROW.fullmatch(line):
+            for node in hostlist(row[3]):
+                yield place, node, _hours(row[2]), "", _kind(row[1].strip())
+        elif not _SINFO_R.match(line):  # several partitions have a header each
+            left_out.append(f"row {place}: nothing tells since when it is out")
+
+
+def _shown(text: str, left_out: list[str]) -> Iterator[Event]:
     """Of what `scontrol show nodes` prints, on one line for each node or several."""
     begins = [found.start() for found in _SHOWN.finditer(text)]
-    for begin, end in zip(begins, [*begins[1:], len(text)], strict=True):
+    for place, (begin, end) in enumerate(pairwise([*begins, len(text)]), start=1):
         node, block = text[begin:end].split(maxsplit=1)
         state, reason = _SHOWN_STATE.search(block), _SHOWN_REASON.search(block)
-        if state and reason and _OUT.search(state[1]) and not _BY_PLAN.search(state[1]):
-            yield node.removeprefix("NodeName="), _hours(reason[2]), "", _kind(reason[1])
+        if state and _OUT.search(state[1]) and not _BY_PLAN.search(state[1]):
+            name = node.removeprefix("NodeName=")
+            if reason:
+                yield place, name, _hours(reason[2]), "", _kind(reason[1])
+            else:
+                left_out.append(f"node {name}: nothing tells since when it is out")
 
 
-def _events(text: str) -> Iterator[Event]:
-    for row in csv.DictReader(text.splitlines(), delimiter="|", quoting=csv.QUOTE_NONE):
-        if not row["NodeName"] or _BY_PLAN.search(row["State"] or ""):
-            continue
-        end = row["TimeEnd"] or ""
-        yield row["NodeName"], _hours(row["TimeStart"] or ""), "" if end in _OPEN else _hours(end), _kind(row["Reason"])
+def _events(text: str, left_out: list[str]) -> Iterator[Event]:
+    """Of a table of sacctmgr; bars are not escaped, so what is too much in a row belongs to the reason."""
+    header, *lines = (line.rstrip("|").split("|") for line in text.splitlines() if line.strip())
+    names, of_cluster = [name.strip() for name in header], list[int]()
+    for place, cells in enumerate(lines, start=1):
+        reason = slice(at := names.index("Reason"), at + 1 + max(0, len(cells) - len(names)))
+        cells[reason] = ["|".join(cells[reason])]
+        row = dict(zip_longest(names, cells, fillvalue=""))
+        if not row["NodeName"].strip():
+            of_cluster.append(place)
+        elif not _BY_PLAN.search(row["State"]):
+            end = "" if row["TimeEnd"] in _OPEN else _hours(row["TimeEnd"])
+            yield place, row["NodeName"], _hours(row["TimeStart"]), end, _kind(row["Reason"])
+    if of_cluster:
+        left_out.append(f"{counted_as(len(of_cluster), 'row')}, the first row {of_cluster[0]}: no node")
 
 
 def _kind(reason: str | None) -> str:

@@ -280,6 +280,7 @@ def hazard(
     found = own_hazards(gathered)
     quality: TelemetryRow = {"quality": seen.quality.row(), "doubts": dict(seen.doubts)}
     row: HazardRow = {**hazard_row(found, seen.hours.since(first), known), **quality}
+    row["left_out"] += [told] if (told := _unseen(seen)) else []
     if out:
         with failing():
             _draw_hazard(found, row, out, force=force)
@@ -296,10 +297,10 @@ def with_levels(feed: Feed, kept: "Kept | None", repairs: "Sequence[Repair]") ->
 
 
 def _without_failure(node_hours: int, seen: "Followed") -> str:
-    from provider_server.analysis.fleet_events import READ_FROM, hardware_failures
+    from provider_server.analysis.fleet_events import hardware_failures
     from provider_server.fleet.telemetry.quality import Reason
 
-    metrics, failures = set(seen.totals["metric"]), hardware_failures(seen.events).unique(maintain_order=True)
+    failures = hardware_failures(seen.events).unique(maintain_order=True)
     if seen.quality.of(Reason.UNKNOWN_METRIC) == seen.quality.read > 0:
         return "no failure could be seen: no metric of this telemetry is known (docs/telemetry.md)"
     if not node_hours and not failures.is_empty():
@@ -308,12 +309,24 @@ def _without_failure(node_hours: int, seen: "Followed") -> str:
         return f"no rate, since no node is seen in two consecutive hours, but {count}: {told}"
     if not node_hours:
         return "no node-hours at risk: telemetry shows no node in two consecutive hours"
-    if not any(metric in metrics for metric in READ_FROM):
-        return f"no failure could be seen but a lost node: telemetry has none of {', '.join(READ_FROM)}"
+    if told := _unseen(seen):
+        return told
     from federation.protocol.life_table import PER_NODE_HOURS
 
     most = PER_NODE_HOURS * NONE_SEEN / node_hours
     return f"no failure in {node_hours:,} node-hours at risk: at most {most:.2g} per 1,000 (95% bound)"
+
+
+def _unseen(seen: "Followed") -> str:
+    """What is said where telemetry has no metric of failures, so that only nodes that fall silent are seen."""
+    from provider_server.analysis.fleet_events import READ_FROM
+
+    if set(READ_FROM) & set(seen.totals["metric"]):
+        return ""
+    return (
+        "no failure could be seen but a lost node: nothing here shows Xid codes, failed row remappings or the health"
+        f" of GPUs (telemetry has none of {', '.join(READ_FROM)})"
+    )
 
 
 def _draw_hazard(found: "OwnHazards", row: "Mapping[str, Any]", out: Path, *, force: bool) -> None:

@@ -3,7 +3,10 @@
 The file is decoded in pieces that end where an event ends, so that memory does not grow with it. Each event is decoded
 against a type that names the few fields that are read; the rest is skipped and not built. Files of 2021 to 2026 are
 understood: categories in either case, events that are lists instead of objects, `distributedInfo` missing, null or
-without a world size, times as integers, floats or text, shapes absent, a bare list of events.
+without a world size, times as integers, floats or text, shapes absent, a bare list of events. So is `trace_view.json`
+of Ascend's PyTorch profiler, whose shapes and types are one text (`2048,4096;4096,6144`) and whose collectives and
+kernels have no category: collectives are named `hcom_allReduce__381_0_1` (hash of the group, number, iteration), and a
+kernel says its `Task Type`.
 
 Not read: values of arguments (`Concrete Inputs`), call stacks, module names, names of hosts and users.
 """
@@ -34,6 +37,7 @@ _GRAPH_CAPTURES = frozenset(
         "hipStreamEndCapture",
     )
 )
+_HCCL = re.compile(r"hcom_([a-z]+)_{1,2}\d+(?:_\d+)+$", re.IGNORECASE)
 _OPERATORS, _KERNELS = ("cpu_op", "operator"), ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 
 
@@ -62,6 +66,15 @@ class _Communication(msgspec.Struct):
     elements: int = msgspec.field(name="In msg nelems", default=0)
     dtype: str = ""
     group_size: int = msgspec.field(name="Group size", default=0)
+    group: str = msgspec.field(name="Process Group Description", default="")
+
+
+class _Device(msgspec.Struct):
+    """What is read of the arguments of Ascend's kernels and collectives."""
+
+    task: str = msgspec.field(name="Task Type", default="")
+    count: int = 0
+    dtype: str = msgspec.field(name="data_type", default="")
 
 
 class _Beside(msgspec.Struct):
@@ -86,6 +99,7 @@ _raw_events = msgspec.json.Decoder(list[msgspec.Raw])
 _event = msgspec.json.Decoder(_Event)
 _shapes = msgspec.json.Decoder(_Shapes)
 _communication = msgspec.json.Decoder(_Communication)
+_device = msgspec.json.Decoder(_Device)
 _tail = msgspec.json.Decoder(_Tail)
 _beside = msgspec.json.Decoder(_Beside)
 
@@ -189,6 +203,7 @@ class _Builder:
         self._trace = trace
         self._calls: Counter[tuple[str, bytes, bytes]] = Counter()
         self._timeline = Timeline()
+        self._hccl: set[str] = set()
 
     def add(self, event: _Event) -> None:
         """Takes one event."""
@@ -204,6 +219,8 @@ class _Builder:
             self._trace.graph_launches += 1
         elif name in _GRAPH_CAPTURES:
             self._trace.graph_captures = True
+        elif not category:
+            self._add_on_ascend(event, name)
 
     def _add_call(self, event: _Event, name: str) -> None:
         shapes = self._shapes(event)
@@ -228,7 +245,22 @@ class _Builder:
             said = _communication.decode(event.args)
         except _BROKEN:
             return
-        self._timeline.described(said.kind, said.group_size, said.elements * item_bytes(said.dtype), _number(event.ts))
+        size = said.elements * item_bytes(said.dtype)
+        self._timeline.described(said.kind, said.group_size, size, _number(event.ts), said.group)
+
+    def _add_on_ascend(self, event: _Event, name: str) -> None:
+        """A kernel or a collective of an NPU; a view shows a collective on its own line and on that of its stream."""
+        try:
+            said = _device.decode(event.args)
+        except _BROKEN:
+            return
+        if found := _HCCL.match(name):
+            if name not in self._hccl:
+                self._hccl.add(name)
+                self._trace.kernels[f"hcom_{found[1]}"] += 1
+                self._timeline.described(found[1], 0, said.count * item_bytes(said.dtype), _number(event.ts))
+        elif said.task:
+            self._trace.kernels[name] += 1
 
     def _annotate(self, event: _Event, call: Call) -> None:
         begin = _number(event.ts)

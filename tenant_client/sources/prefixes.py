@@ -46,6 +46,8 @@ _HOST = re.compile(
 _GPU = re.compile(
     r"\bPCI:([0-9a-fA-F:.]+)|Xid \(([0-9a-fA-F]{4,8}:[0-9a-fA-F:.]+)\)|pci bus id ([0-9a-fA-F:.]+)"
     r"|NVRM: GPU ([0-9a-fA-F]{4,8}:[0-9a-fA-F:.]+[0-9a-fA-F])|\bGPU (\d{1,3})\b|\bcuda:(\d{1,3})\b"
+    r"|\b(?:nvidia|amdgpu|habanalabs|xe|i915|neuron) ([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): "
+    r"|\b(?:habanalabs (?=hl)|accel (?=accel))([a-z]{2,5}\d{1,3}): "
 )
 _DEVICES = re.compile(r"\b(?:cuda:\d{1,3}|cpu|meta|mps)\b")
 

@@ -28,19 +28,28 @@ _EXPERTS = re.compile(
     r"(?:(?:\w*_)?(?:ep|moe|pplx|mori)\w*::(?:\w+_)?|\w+::\w*moe_)(?:dispatch|combine)(?!\w*_(?:wait|layout)$)"
 )
 _ITERATION = re.compile(r"ProfilerStep#\d+$")
-# As Kineto, execution traces and record_param_comms spell them; unknown ones count four bytes.
+# As Kineto, execution traces, record_param_comms and HCCL (BFP16, INT8) spell them; unknown ones count four bytes.
 _ITEM_BYTES = {
     "byte": 1,
     "char": 1,
     "bool": 1,
     "float8": 1,
+    "int8": 1,
+    "hif8": 1,
+    "fp8": 1,
+    "fp16": 2,
+    "int16": 2,
+    "int64": 8,
+    "fp64": 8,
     "half": 2,
     "bfloat16": 2,
     "short": 2,
     "long": 8,
     "double": 8,
 }
+_SIZE = re.compile(r"(?<![\w.+-])\d{1,19}(?![\w.])", re.ASCII)  # in the text that Ascend's profiler writes
 _SIZES = range(1 << 63)
+_POINT_TO_POINT = {"send": "send", "recv": "recv", "receive": "recv", "batchsendrecv": "send"}  # the latter: HCCL's
 
 
 @dataclass(frozen=True)
@@ -57,12 +66,16 @@ class Call:
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective: its type (`all_reduce`), how many ranks take part (0: not said), bytes, and when it began."""
+    """One collective: its type (`all_reduce`), how many ranks take part (0: not said), bytes, and when it began.
+
+    `group` is what the program calls the group of ranks, "" where it has no name.
+    """
 
     kind: str
     group_size: int
     bytes: int
     at: float
+    group: str = ""
 
 
 @dataclass
@@ -98,10 +111,10 @@ class Timeline:
         self._iterations: list[float] = []
         self._optimizer_steps: list[float] = []
 
-    def described(self, kind: str, group_size: int, size: int, at: float) -> None:
-        """A collective that says what it is (`record_param_comms` since PyTorch 2.2)."""
+    def described(self, kind: str, group_size: int, size: int, at: float, group: str = "") -> None:
+        """A collective that says what it is: `record_param_comms` since PyTorch 2.2, Ascend's `hcom_`."""
         if normal_kind(kind):
-            self._described.append(Collective(normal_kind(kind), group_size, size, at))
+            self._described.append(Collective(normal_kind(kind), group_size, size, at, group))
 
     def annotation(self, name: str, size: int, begin: float, end: float) -> None:
         """A range with a name: a collective, an iteration, a step of an optimiser, or nothing of interest."""
@@ -166,11 +179,17 @@ def normal_kind(name: str) -> str:
             return kind
     if plain.startswith("reduce"):
         return "reduce"
-    return plain if plain in ("send", "recv") else ""
+    return _POINT_TO_POINT.get(plain, "")
 
 
 def arguments(value: Any) -> tuple[Argument, ...]:
-    """Dimensions of each argument from what a format records; anything unexpected counts as no tensor."""
+    """Dimensions of each argument from what a format records; anything unexpected counts as no tensor.
+
+    >>> arguments([[2, 3], []]), arguments("2,3;4"), arguments([[[2, 3], [4]]])
+    ((((2, 3),), ()), (((2, 3),), ((4,),)), (((2, 3), (4,)),))
+    """
+    if isinstance(value, str) and _SIZE.search(value):
+        value = [list(map(int, _SIZE.findall(part))) for part in value.split(";")]
     return tuple(_tensors(item) for item in value) if isinstance(value, list) else ()
 
 
@@ -188,6 +207,8 @@ def _is_size(value: Any) -> bool:
 
 def strings(value: Any) -> tuple[str, ...]:
     """Types of arguments; anything but text is left empty."""
+    if isinstance(value, str):
+        value = value.replace("\r\n", "").split(";")
     return tuple(item if isinstance(item, str) else "" for item in value) if isinstance(value, list) else ()
 
 

@@ -14,13 +14,14 @@ Nothing leaves the tenant (`tenant_client.workload.descriptor`). docs/signatures
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import gcd, log2
+from itertools import pairwise
+from math import gcd, log2, prod
 from pathlib import Path
 
 from crypto.errors import PharoahError
 from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, of_form, open_inputs
 from tenant_client.sources import execution_trace, kineto, nccl_log
-from tenant_client.sources.trace import Argument, Call, Dims, Trace
+from tenant_client.sources.trace import Argument, Call, Collective, Dims, Trace, item_bytes
 from tenant_client.workload.descriptor import Descriptor, Operator
 from tenant_client.workload.iteration import skeleton
 from tenant_client.workload.operators import (
@@ -29,7 +30,11 @@ from tenant_client.workload.operators import (
     is_compiled,
     is_part_of_a_model,
     kernel_family,
+    kernel_multiplies,
+    multiplies,
+    narrow_precision,
     precision,
+    role_of,
     table,
 )
 
@@ -39,6 +44,10 @@ ANY_SIZE = 0  # stands for a size that is no weight's: batch, sequence length, p
 # A weight shape dominates from this share of all heavy calls on: between 1/8 and 1/9, since models are made of blocks
 # with a few equally frequent shapes, whose shares are 1/n and a little less.
 DOMINANT_SHARE = 0.118
+_NARROWEST_RESULT = 2  # bytes: what is multiplied in 8 bits or fewer is summed in more
+_GRADIENT_BYTES = (2, 4)  # of one number: autocast multiplies in 16 bits what has gradients in 32
+_MARKS = {"all_reduce": "dp", "reduce_scatter": "sharded", "all_to_all": "ep", "send": "pp", "recv": "pp"}
+_ORDER = ("dp", "sharded", "tp", "ep", "pp", "cp")
 
 
 class NothingToDescribe(PharoahError):
@@ -108,15 +117,15 @@ def describe(traces: Sequence[Trace]) -> Descriptor:
     weights = _weights(calls)
     shapes = {dims for (_, dims) in weights} | {dims[::-1] for (_, dims) in weights}
     lacks = _lacks(traces, calls, weights)
-    kinds = sorted({collective.kind for trace in traces for collective in trace.collectives})
+    kernels = sum((trace.kernels for trace in traces), Counter[str]())
     return Descriptor(
         operators=frozenset(_operators(calls, shapes)),
         structure=_structure(calls, weights),
         collectives=skeleton(min(traces, key=lambda trace: (not trace.collectives, trace.rank or 0))),
-        precision="" if "operators" in lacks else _precision(calls),
-        parallelism=_parallelism(kinds),
+        precision=_narrow(calls, kernels) or ("" if "operators" in lacks else _precision(calls)),
+        parallelism=_parallelism(traces, calls),
         versions=tuple(sorted({item for trace in traces for item in trace.versions.items()})),
-        kernel_families=frozenset(kernel_family(kernel) for trace in traces for kernel in trace.kernels),
+        kernel_families=frozenset(map(kernel_family, kernels)),
         lacks=lacks,
         counts=_counts(traces, calls, lacks) if lacks else (),
         software=tuple(sorted({item for trace in traces for item in trace.software.items()})),
@@ -236,15 +245,67 @@ def _precision(calls: Mapping[Call, int]) -> str:
     return next((kind for kind, _ in (of_weights or of_all).most_common(1)), "")
 
 
-def _parallelism(kinds: Sequence[str]) -> str:
-    """What the types of collectives say of how the work is divided, e.g. `dp+ep`."""
-    marks = {
-        "dp": "all_reduce" in kinds,
-        "sharded": "reduce_scatter" in kinds,
-        "ep": "all_to_all" in kinds,
-        "pp": "send" in kinds or "recv" in kinds,
-    }
-    return "+".join(mark for mark, present in marks.items() if present) or "none"
+def _narrow(calls: Mapping[Call, int], kernels: Mapping[str, int]) -> str:
+    """`fp8` or `fp4` where most multiplications by weights are of it, by operators or else by kernels.
+
+    Only what is kept in 16 bits or more is a weight of `_precision`; libraries of fp8 multiply outside of operators.
+    """
+    by_operator, by_kernel = Counter[str](), Counter[str]()
+    for call, count in calls.items():
+        if multiplies(call.name):
+            by_operator[narrow_precision(call.name, call.types)] += count
+    for kernel, count in kernels.items():
+        if kernel_multiplies(kernel):
+            by_kernel[narrow_precision(kernel)] += count
+    return next((kind for found in (by_operator, by_kernel) for kind, _ in found.most_common(1) if kind), "")
+
+
+def _parallelism(traces: Sequence[Trace], calls: Mapping[Call, int]) -> str:
+    """What collectives say of how the work is divided, e.g. `dp+ep`: by their group's name, their message, or type."""
+    activations = _activations(calls)
+    found = {_mark(collective, activations) for trace in traces for collective in trace.collectives}
+    return "+".join(mark for mark in _ORDER if mark in found) or "none"
+
+
+def _mark(collective: Collective, activations: set[int]) -> str:
+    role = role_of(collective.group)
+    if role not in ("", "dp"):
+        return role
+    if not role and collective.kind in ("all_reduce", "reduce_scatter") and collective.bytes in activations:
+        return "tp"
+    return _MARKS.get(collective.kind, "")
+
+
+def _activations(calls: Mapping[Call, int]) -> set[int]:
+    """Bytes of the activations that multiplications by weights take and give, less those of a weight or its gradient.
+
+    Tensor parallelism sums these over ranks, in every block; data parallelism sums gradients. Activations have as many
+    rows as most multiplications take; those for the gradients of weights have others.
+    """
+    found = {call: shape for call in calls if multiplies(call.name) and (shape := _multiplied(call))}
+    counts = Counter[int]()
+    for call, (rows, _, _, _) in found.items():
+        counts[rows] += calls[call]
+    rows = next((rows for rows, _ in counts.most_common(1)), 0)
+    of_model = [shape for shape in found.values() if shape[0] == rows]
+    weights = {inner * outer * item for _, inner, outer, _ in of_model for item in _GRADIENT_BYTES}
+    return {rows * width * item for _, inner, outer, item in of_model for width in (inner, outer)} - weights
+
+
+def _multiplied(call: Call) -> tuple[int, int, int, int] | None:
+    """Rows, inner and outer width of a multiplication, and bytes of an item of its result; None if shapes are odd."""
+    tensors = [(dims, item_bytes(kind)) for dims, kind in _matrices(call)]
+    for (one, item), (other, _) in pairwise(tensors):
+        if one[-1] in other[-2:]:
+            outer = other[-1] if other[-2] == one[-1] else other[-2]
+            return prod(one[:-1]), one[-1], outer, max(item, _NARROWEST_RESULT)
+    return None
+
+
+def _matrices(call: Call) -> Iterable[tuple[Dims, str]]:
+    """The matrices among the tensors of a call, less what `addmm` adds."""
+    pairs = list(zip(call.arguments, call.types, strict=False))["addmm" in call.name :]
+    return [(argument[0], kind) for argument, kind in pairs if len(argument) == 1 and len(argument[0]) > 1]
 
 
 def _log2(size: int) -> int:

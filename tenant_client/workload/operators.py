@@ -28,6 +28,10 @@ class OperatorTable:
     compiled: tuple[re.Pattern[str], ...]
     kernels: Mapping[str, re.Pattern[str]]
     precisions: Mapping[str, re.Pattern[str]]
+    multiplying: tuple[re.Pattern[str], ...]
+    multiplying_kernels: re.Pattern[str]
+    narrow: Mapping[str, re.Pattern[str]]
+    groups: Mapping[str, re.Pattern[str]]
 
 
 class _Operators(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -38,6 +42,11 @@ class _Patterns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     patterns: tuple[str, ...]
 
 
+class _Multiplications(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    patterns: tuple[str, ...]
+    kernels: str
+
+
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     classes: dict[str, tuple[str, ...]]
     implies: dict[str, tuple[str, ...]]
@@ -45,6 +54,9 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     heavy: _Operators
     ignored: _Patterns
     compiled: _Patterns
+    multiplications: _Multiplications
+    narrow: dict[str, str]
+    groups: dict[str, str]
     kernels: dict[str, str]
     precisions: dict[str, str]
 
@@ -60,10 +72,19 @@ def parse(text: str) -> OperatorTable:
     unknown |= data.heavy.operators - set(data.weights)
     if unknown:
         raise BadTable(f"operators.toml: rules name unknown entries: {sorted(unknown)}")
-    ignored, compiled = (tuple(map(re.compile, of.patterns)) for of in (data.ignored, data.compiled))
-    kernels, precisions = _of_any_case(data.kernels), _of_any_case(data.precisions)
     return OperatorTable(
-        classes, data.implies, data.weights, data.heavy.operators, ignored, compiled, kernels, precisions
+        classes=classes,
+        implies=data.implies,
+        weights=data.weights,
+        heavy=data.heavy.operators,
+        ignored=tuple(map(re.compile, data.ignored.patterns)),
+        compiled=tuple(map(re.compile, data.compiled.patterns)),
+        kernels=_of_any_case(data.kernels),
+        precisions=_of_any_case(data.precisions),
+        multiplying=tuple(map(re.compile, data.multiplications.patterns)),
+        multiplying_kernels=re.compile(data.multiplications.kernels, re.IGNORECASE),
+        narrow=_of_any_case(data.narrow),
+        groups=_of_any_case(data.groups),
     )
 
 
@@ -112,6 +133,42 @@ def kernel_family(kernel: str) -> str:
 def precision(dtype: str) -> str:
     """The precision of a type as a trace spells it, "" for what is no floating-point type."""
     return _first(table().precisions, dtype)
+
+
+@cache
+def multiplies(operator: str) -> bool:
+    """Whether an operator multiplies by a weight."""
+    return any(pattern.search(operator) for pattern in table().multiplying)
+
+
+@cache
+def kernel_multiplies(kernel: str) -> bool:
+    """Whether a GPU kernel multiplies matrices, other than those of attention."""
+    return table().multiplying_kernels.search(kernel) is not None
+
+
+@cache
+def narrow_precision(name: str, types: tuple[str, ...] = ()) -> str:
+    """`fp4` or `fp8` where the types of a multiplication's tensors or its name say so, else "".
+
+    >>> narrow_precision("aten::_scaled_mm", ("c10::Float8_e4m3fn", "c10::Float8_e5m2", "float"))
+    'fp8'
+    >>> narrow_precision("nvjet_sm100_qqtst_128x256_TNT"), narrow_precision("nvjet_sm100_tst_128x256_TNT")
+    ('fp8', '')
+    """
+    found = {precision(kind) for kind in types}
+    return next((kind for kind in table().narrow if kind in found), "") or _first(table().narrow, name)
+
+
+@cache
+def role_of(group: str) -> str:
+    """What the ranks of a process group divide among themselves by its name, "" where it names nothing or two things.
+
+    >>> role_of("mesh_tp"), role_of("TENSOR_MODEL_PARALLEL_GROUP"), role_of("default_pg")
+    ('tp', 'tp', '')
+    """
+    roles = [role for role, pattern in table().groups.items() if pattern.search(group)]
+    return roles[0] if len(roles) == 1 else ""
 
 
 def _first(patterns: Mapping[str, re.Pattern[str]], text: str) -> str:

@@ -171,13 +171,20 @@ def test_a_pod_with_a_gpu_is_a_lease_from_its_start_to_its_end(play: Play) -> No
         a_pod("a", namespace="other"),
         *(
             a_pod("a", resources={"limits": {"nvidia.com/gpu": odd}})
-            for odd in ("0", 0, "500m", "-1", "eight", "²", "")
+            for odd in ("0", 0, "0k", "500m", "1.5", "1e-3", "100u", "-1", "-1k", "eight", "k", "1ki", "1Kii", "²", "")
         ),
     ],
 )
 def test_other_pods_are_no_leases(pod: dict[str, Any], play: Play) -> None:
     assert play.look(pod) == []
     assert play.scene.provider.store.leases(0, 1e9) == []
+
+
+@pytest.mark.parametrize(
+    "quantity", ["8", 8, "1k", "1Ki", "2M", "1e3", "1E+2", "1000m", "3000000u", "0.5k", "8.", "+8", "007"]
+)
+def test_quantities_in_every_form_of_kubernetes_ask_for_gpus(quantity: str | int, play: Play) -> None:
+    assert play.look(a_pod("a", resources={"limits": {"nvidia.com/gpu": quantity}})) == [Recorded.BEGUN]
 
 
 def test_a_pod_that_claims_devices_is_a_lease(play: Play) -> None:

@@ -115,7 +115,7 @@ def test_faults_of_one_node_that_overlap_end_in_the_order_they_began(tmp_path: P
         (HEADER + "a,1,nan,x\n", "row 1: end 'nan' is no time"),
         (HEADER + ",1,2,x\n", "row 1: no node"),
         (HEADER + "a,,2,x\n", "row 1: no start"),
-        (HEADER + "a,3,2,x\n", "outage 1: it ends before it starts"),
+        (HEADER + "a,3,2,x\n", "row 1: it ends before it starts"),
         (HEADER, "has no outages"),
         ("a,b\n1,2\n", "has no columns node, start, end, kind"),
         ("", "has no columns node, start, end, kind"),
@@ -138,7 +138,7 @@ def test_rows_that_cannot_be_used_are_told_and_the_others_count(tmp_path: Path) 
     assert found.left_out == (
         "1 row, the first row 4: start 'soon' is no time",
         "1 row, the first row 5: no node",
-        "1 outage, the first outage 2: it ends before it starts",
+        "1 row, the first row 2: it ends before it starts",
     )
 
 

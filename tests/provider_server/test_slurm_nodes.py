@@ -45,6 +45,51 @@ def test_events_of_nodes_are_outages_of_a_kind_and_those_of_the_cluster_are_not(
     assert rows["n4"]["end_h"] is None
 
 
+def test_what_is_left_out_is_told_by_its_row_in_the_file(tmp_path: Path) -> None:
+    """Rows of the cluster and of what was planned count as rows, though neither is an outage."""
+    text = EVENTS + "n5|1795403600|1795400000|DRAIN|Xid 48|root(0)\nn6|1|soon|DRAIN|Xid 48|root(0)\n"
+    assert read_outages(written(tmp_path, text)).left_out == (
+        "1 row, the first row 1: no node",
+        "1 row, the first row 7: end 'soon' is no time",
+        "1 row, the first row 6: it ends before it starts",
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        (HEADER, "n1|1795400000|1795403600|DOWN|DIMM A3 | replaced|root(0)\n"),
+        (HEADER.replace("|User", ""), "n1|1795400000|1795403600|DOWN|DIMM A3 | replaced\n"),
+        (HEADER.replace("|User", "|"), "n1|1795400000|1795403600|DOWN|DIMM A3 | replaced|\n"),  # -p
+    ],
+)
+def test_a_bar_in_a_reason_belongs_to_it(header: str, row: str, tmp_path: Path) -> None:
+    assert read_outages(written(tmp_path, header + row)).rows["kind"].to_list() == [
+        "hardware/memory/DIMM A3 | replaced"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "REASON               USER      TIMESTAMP           NODELIST\nXid 79 root 2026-11-23T21:09:08 n[1-2]\n"
+            "Not responding       slurm     Unknown             n3\n",
+            "row 2: nothing tells since when it is out",
+        ),
+        (
+            "NodeName=n1 Arch=x86_64\n   State=DOWN Reason=Xid 79 [root@2026-11-23T21:09:08]\n"
+            "NodeName=n3 Arch=x86_64\n   State=IDLE+DRAIN\nNodeName=n4 Arch=x86_64\n   State=MAINT\n",
+            "node n3: nothing tells since when it is out",
+        ),
+    ],
+)
+def test_a_node_that_is_out_since_no_known_time_is_told(text: str, told: str, tmp_path: Path) -> None:
+    found = read_outages(written(tmp_path, text))
+    assert found.rows["node"][0] == "n1"
+    assert found.left_out == (told,)
+
+
 def test_times_may_be_as_slurm_writes_them_by_itself(tmp_path: Path) -> None:
     text = HEADER + "n1|2026-11-23T21:09:08|2026-11-23T22:09:08|DOWN|Xid 79|root(0)\n"
     row = read_outages(written(tmp_path, text)).rows.row(0, named=True)
@@ -171,6 +216,11 @@ def test_files_as_people_have_them() -> None:
     ("text", "form", "hint"),
     [
         ("   Cluster        NodeName           TimeStart\n ---\n", "for a person", "sacctmgr -P"),
+        ("Cluster|NodeName|TimeStart|State\nc|n1|1795400000|DOWN\n", "without NodeName, TimeStart, TimeEnd", "TimeEnd"),
+        ("NodeName,TimeStart,TimeEnd,State,Reason\nn1,1,2,DOWN,x\n", "other signs than |", "sacctmgr -P"),
+        ("n1|1795400000|1795403600|DOWN|Xid 79\n", "without the line of names", "sacctmgr -P"),
+        ("c|n1|2026-11-23T21:09:08|Unknown|DOWN|Xid 79\n", "without the line of names", "sacctmgr -P"),
+        ("# To edit this file start with a cluster line for the new cluster\n", "`sacctmgr dump`", "list event"),
         ("PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n", "without reasons", "sinfo -R"),
         ("apiVersion: v1\nitems:\n- kind: Node\n", "YAML", "-o json"),
         ("NAME   STATUS   ROLES    AGE   VERSION\nn1     Ready    <none>   1d   v1.34\n", "for a person", "-o json"),

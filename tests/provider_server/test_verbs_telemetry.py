@@ -213,6 +213,24 @@ def test_files_that_are_said_to_be_in_order_of_time_give_the_same_and_others_say
     assert "late" in result.stderr
 
 
+def test_that_only_lost_nodes_can_be_seen_is_told_with_and_without_one(tmp_path: Path) -> None:
+    (tmp_path / "provider.toml").touch()
+    file, words = tmp_path / "t.csv", "nothing here shows Xid codes, failed row remappings or the health of GPUs"
+    verb = ("hazard", "--home", tmp_path, "--file", file, "--start", START, "--end", START + 3)
+    for silent in (1, 9):
+        rows = [
+            f"{START * 3600 + 60 * minute},node_edac_correctable_errors_total,0,mc0,n{node}"
+            for minute in range(180)
+            for node in range(11)
+            if (minute // 60, node) != (silent, 4)
+        ]
+        file.write_text("\n".join(["time_s,metric,value,controller,instance", *rows]))
+        result = call(*verb)
+        assert result.exit_code == (0 if silent == 1 else 3), result.stderr
+        assert words in result.stderr
+        assert ("1 failure in" in result.stdout) == (silent == 1)
+
+
 def test_without_failures_or_hours_nothing_is_made_up(tmp_path: Path) -> None:
     (tmp_path / "provider.toml").touch()
     still = np.zeros((10, WARM_UP_H + HOURS))

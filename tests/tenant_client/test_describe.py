@@ -312,6 +312,58 @@ def test_collectives_tell_how_the_work_is_divided(kinds: list[str], name: str) -
     assert describe([read_kineto(kineto(events))]).parallelism == name
 
 
+MULTIPLIED = Op("aten::mm", ([256, 1024], [1024, 8192]), "c10::Half")  # takes 2**18 elements, gives 2**21
+
+
+@pytest.mark.parametrize(
+    ("kind", "elements", "group", "name"),
+    [
+        ("allreduce", 1 << 21, "default_pg", "tp"),
+        ("_reduce_scatter_base", 1 << 21, "", "tp"),
+        ("allreduce", (1 << 21) + 1, "default_pg", "dp"),
+        ("allreduce", 1 << 23, "", "dp"),  # the weight's gradient
+        ("allreduce", 1 << 21, "DATA_PARALLEL_GROUP", "dp"),
+        ("allreduce", 7, "TENSOR_MODEL_PARALLEL_GROUP", "tp"),
+        ("allreduce", 7, "TENSOR_AND_DATA_PARALLEL_GROUP", "dp"),
+        ("send", 1 << 21, "mesh_cp", "cp"),
+        ("allgather", 1 << 21, "", "none"),
+    ],
+)
+def test_sums_of_activations_or_the_groups_name_tell_tensor_parallelism(
+    kind: str, elements: int, group: str, name: str
+) -> None:
+    event = collective(kind, elements, 8, 9, "Half")
+    event["args"]["Process Group Description"] = group
+    assert describe([read_kineto(kineto([operator(MULTIPLIED), event]))]).parallelism == name
+
+
+def test_rows_are_those_of_most_multiplications_so_that_gradients_of_weights_are_none() -> None:
+    for_weight = Op("aten::mm", ([8192, 256], [256, 1024]), "c10::Half")
+    for_input = Op("aten::mm", ([256, 8192], [8192, 1024]), "c10::Half")
+    step = [operator(op) for op in (MULTIPLIED, for_input, for_weight)]
+    gradient = collective("allreduce", 1 << 23, 8, 9, "Half")
+    assert describe([read_kineto(kineto([*step, gradient]))]).parallelism == "dp"
+    square = Op("aten::mm", ([2048, 1024], [1024, 1024]), "c10::Half")  # as large as its weight's gradient in 32 bits
+    gradient = collective("allreduce", 1 << 20, 8, 9, "Float")
+    assert describe([read_kineto(kineto([operator(square), gradient]))]).parallelism == "dp"
+
+
+@pytest.mark.parametrize(("narrow", "wide", "name"), [(3, 1, "fp8"), (1, 3, "bf16")])
+def test_fp8_is_the_precision_where_most_multiplications_are_of_it(narrow: int, wide: int, name: str) -> None:
+    norm = [Op("aten::layer_norm", ([2, 4], [], [4]), "c10::BFloat16")] * 9
+    scaled = [Op("aten::_scaled_mm", ([2, 4], [4, 4], []), "c10::Float8_e4m3fn")] * narrow
+    assert described([*norm, *scaled, *[Op("aten::mm", ([2, 4], [4, 4]), "c10::BFloat16")] * wide]).precision == name
+
+
+def test_kernels_tell_fp8_where_no_operator_does_also_behind_graphs() -> None:
+    head = operator(Op("aten::mm", ([2, 4], [4, 4]), "c10::BFloat16"))
+    engine = [kernel("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n")] * 3 + [kernel("nvjet_tst_64x8")]
+    assert describe([read_kineto(kineto([head, *engine]))]).precision == "fp8"
+    launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "ts": 1, "dur": 1}
+    assert describe([read_kineto(kineto([launch, *engine]))]).precision == "fp8"
+    assert describe([read_kineto(kineto([launch, *engine[3:]]))]).precision == ""
+
+
 def test_versions_and_kernel_families_of_all_ranks_are_gathered() -> None:
     ranks = [
         kineto([operator(Op("aten::add")), kernel("ncclDevKernel")], cuda_runtime_version=12040),

@@ -85,6 +85,21 @@ def test_what_says_nothing(text: str) -> None:
     assert list(read(reader(f"[  1.000000] {text}\n"))) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "gpu"),
+    [
+        ("habanalabs hl2: Device heartbeat failed! PCI link is BROKEN", "hl2"),
+        ("habanalabs 0000:1a:00.0: Device heartbeat failed!", "0000:1a:00.0"),
+        ("accel accel3: habanalabs: Device heartbeat failed!", "accel3"),
+        ("amdgpu 0000:0c:00.0: amdgpu: ring gfx_0.1.0 timeout, signaled seq=2506, emitted seq=2509", "0000:0c:00.0"),
+        ("i915 0000:3a:00.0: [drm] GPU HANG: ecode 12:1:00000000, in python3 [100]", "0000:3a:00.0"),
+        ("mlx5_core 0000:9a:00.0: mlx5_core: internal error: firmware fatal, amdgpu: ring gfx timeout", ""),
+    ],
+)
+def test_drivers_of_other_accelerators_name_the_card(text: str, gpu: str) -> None:
+    assert one(f"[91822.993087] {text}").gpu == gpu
+
+
 def test_a_contained_memory_error_is_a_cause_alone_and_follows_another_code_of_its_gpu() -> None:
     contained = "NVRM: Xid (PCI:0000:{}:00): 94, Contained\n"
     other = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"

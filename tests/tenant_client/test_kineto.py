@@ -450,3 +450,43 @@ def test_what_is_a_tenants_own_is_not_kept() -> None:
     assert trace.calls[CALL] == 1
     assert trace.rank == 1
     assert "CANARY" not in repr(trace)
+
+
+# ---- Ascend's trace_view.json --------------------------------------------------------------------------------------
+
+
+def on_ascend(name: str, at: str, **said: Any) -> Event:
+    """Work of an NPU: no category, and times as text."""
+    return {"ph": "X", "name": name, "pid": 9, "tid": 2, "ts": at, "dur": 8.5, "args": {"connection_id": 1, **said}}
+
+
+def test_the_view_of_ascends_profiler_is_a_bare_list_with_shapes_as_text() -> None:
+    called = {"Input Dims": "2,3;\r\n4,3;\r\n;\r\n", "Input type": "float;\r\nfloat;\r\nScalar;\r\nNone"}
+    operation = {"ph": "X", "cat": "cpu_op", "name": "aten::linear", "pid": 1, "tid": 7, "ts": "5.125", "dur": 2}
+    sent = {"count": 100, "data_type": "BFP16", "alg_type": "MESH-RING-NHR"}
+    events = [
+        {"ph": "M", "name": "process_name", "pid": 9, "args": {"name": "Ascend Hardware"}},
+        {**operation, "args": called},
+        on_ascend("MatMulV3", "6.000", **{"Task Type": "AI_CORE"}),
+        on_ascend("hcom_reduceScatter__381_0_1", "9.500", **sent),
+        on_ascend("hcom_reduceScatter__381_0_1", "9.700", **{"Task Type": "HCCL"}),
+        on_ascend("hcom_allReduce__381_1_1", "8.500", **(sent | {"data_type": "FP32"})),
+        on_ascend("hcom_receive__44_0_1", "10.000"),
+        on_ascend("Notify_Wait", "9.600", notify_id="1"),
+        on_ascend("AscendCL@aclnnMatmul", "5.500", Mode="ACL_OP"),
+    ]
+    trace = read_kineto(dumped(events))
+    assert trace.calls == {
+        Call("aten::linear", (((2, 3),), ((4, 3),), (), ()), ("float", "float", "Scalar", "None")): 1
+    }
+    assert trace.collectives == [
+        Collective("all_reduce", 0, 400, 8.5),
+        Collective("reduce_scatter", 0, 200, 9.5),
+        Collective("recv", 0, 0, 10.0),
+    ]
+    assert trace.kernels == {"MatMulV3": 1, "hcom_reduceScatter": 1, "hcom_allReduce": 1, "hcom_receive": 1}
+
+
+@pytest.mark.parametrize("name", ["hcom_reduceScatter_AicpuKernel_503_490_1", "hcom_", "xhcom_send__1_2_3"])
+def test_what_only_resembles_a_collective_of_hccl_is_none(name: str) -> None:
+    assert read_kineto(dumped([on_ascend(name, "1.0", count=1)])).collectives == []

@@ -10,8 +10,12 @@ from tenant_client.workload.operators import (
     classes_of,
     is_part_of_a_model,
     kernel_family,
+    kernel_multiplies,
+    multiplies,
+    narrow_precision,
     parse,
     precision,
+    role_of,
     table,
 )
 
@@ -148,3 +152,105 @@ def test_kernels_belong_to_the_family_of_their_library(kernel: str, family: str)
 )
 def test_types_have_one_name_in_every_format(dtype: str, name: str) -> None:
     assert precision(dtype) == name
+
+
+# ---- multiplications -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("operator", "types", "kind"),
+    [
+        ("aten::_scaled_mm", ("c10::Float8_e4m3fn", "c10::Float8_e5m2", "float", "float"), "fp8"),
+        ("aten::_scaled_mm_v2", ("c10::Float4_e2m1fn_x2", "c10::Float4_e2m1fn_x2", "c10::Float8_e4m3fn"), "fp4"),
+        ("aten::_scaled_grouped_mm", ("c10::Float8_e4m3fn", "c10::Float8_e4m3fn"), "fp8"),
+        ("_C::cutlass_scaled_mm", ("c10::BFloat16", "c10::Float8_e4m3fn", "c10::Float8_e4m3fn"), "fp8"),
+        ("_C::cutlass_scaled_mm", ("c10::BFloat16", "signed char", "signed char", "float", "float"), ""),
+        ("_C::cutlass_scaled_fp4_mm", ("c10::BFloat16", "unsigned char", "unsigned char"), "fp4"),
+        ("_C::cutlass_moe_mm", ("c10::BFloat16", "c10::Float8_e4m3fn"), "fp8"),
+        ("sgl_kernel::fp8_blockwise_scaled_mm", (), "fp8"),
+        ("trtllm::fp8_block_scaling_gemm", (), "fp8"),
+        ("trtllm::nvfp4_gemm", ("unsigned char",), "fp4"),
+        ("flashinfer::bmm_fp8", (), "fp8"),
+        ("fbgemm::f8f8bf16_rowwise", ("c10::Float8_e4m3fn",), "fp8"),
+        ("fbgemm::f4f4bf16", ("unsigned char",), "fp4"),
+        ("fbgemm::mx8mx8bf16_grouped_mm", (), "fp8"),
+        ("mslk::f8f8bf16_blockwise", (), "fp8"),
+        ("vllm::w8a8_block_fp8_linear", (), "fp8"),
+        ("aiter::gemm_a8w8_blockscale", ("c10::Float8_e4m3fnuz", "c10::Float8_e4m3fnuz"), "fp8"),
+        ("aten::mm", ("c10::BFloat16", "c10::BFloat16"), ""),
+        ("npu::npu_quant_matmul", ("signed char", "signed char"), ""),
+    ],
+)
+def test_operators_that_multiply_by_weights_tell_fp8_and_fp4(operator: str, types: tuple[str, ...], kind: str) -> None:
+    assert multiplies(operator)
+    assert narrow_precision(operator, types) == kind
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        *("_C::dynamic_scaled_fp8_quant", "fbgemm::quantize_fp8_per_row", "_C::silu_and_mul_quant", "aten::bmm"),
+        *("vllm::unified_attention_with_output", "aten::add", "aten::matmul", "_C::rms_norm", "aten::addmv"),
+    ],
+)
+def test_quantising_attention_and_wrappers_are_no_multiplications(operator: str) -> None:
+    assert not multiplies(operator)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        ("nvjet_sm90_qqtst_128x256_128x4_NTN", "fp8"),
+        ("nvjet_qqtst_128x128_128x6_2x1_v_bz_TNT", "fp8"),
+        ("nvjet_sm100_qqtst_128x256_128x6_2x1_2cta_v_bz_Avec32UE8M0_Bvec32UE8M0_TNT", "fp8"),
+        ("nvjet_sm100_ootst_128x128_256x7_4x1_2cta_v_bx_Avec16UE4M3_Bvec16UE4M3_TNT", "fp4"),
+        ("nvjet_sm103_oohsh_128x128_256x7_2x2_2cta_v_bz_Avec16UE4M3_Bvec16UE4M3_TNT", "fp4"),
+        ("nvjet_sm100_tst_64x8_64x16_4x1_v_bz_TNT", ""),
+        ("sm90_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize64x128x128_warpgroupsize1x1x1", "fp8"),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64", ""),
+        ("void cutlass::Kernel2<cutlass_89_fp8_gemm>", "fp8"),
+        ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::float_e4m3_t>>", "fp8"),
+        ("cutlass3x_sm100_bstensorop_gemm_ue4m3xf4_ue4m3xf4_f32_f16_f16_256x192x256", "fp4"),
+        ("void deep_gemm::sm90_fp8_gemm_1d2d_impl<0u, 7168u>", "fp8"),
+        ("void deep_gemm::sm100_fp8_fp4_gemm_1d1d_impl<0u>", "fp4"),
+        ("Cijk_Alik_Bljk_F8B8BS_BH_Bias_HA_S_SAB_SAV_UserArgs_MT256x256x128", "fp8"),
+        ("Custom_Cijk_Alik_Bljk_F8BS_BH_MT256x256x128", "fp8"),
+        ("Cijk_Alik_Bljk_B8F8HS_BH_MT16x16", "fp8"),
+        ("Cijk_Ailk_Bljk_HHS_BH_Bias_HA_S_SAV_UserArgs_MT256x160x64", ""),
+        ("Cijk_Alik_Bljk_BBS_BH_MT64x64x64", ""),
+        ("void ck::kernel_gemm_xdl_cshuffle_v3<ck::GridwiseGemm<ck::f8_fnuz_t, ck::f8_fnuz_t>>", "fp8"),
+        ("_w8a8_block_fp8_matmul", "fp8"),
+        ("_kernel_matmul_fp8_row", "fp8"),
+    ],
+)
+def test_kernels_tell_fp8_and_fp4_by_their_libraries_letters(kernel: str, kind: str) -> None:
+    assert kernel_multiplies(kernel)
+    assert narrow_precision(kernel) == kind
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "vllm::scaled_fp8_quant_kernel_strided",
+        "void cutlass::device_kernel<flash::FlashAttnFwdSm90<cutlass::gemm::float_e4m3_t>>",
+        "_ZN5aiter24fmha_fwd_hd128_fp16_causalE",
+        "vectorized_layer_norm",
+        "void fbgemm_gpu::permute_2D_lengths_kernel<int>(int, int, int const*)",
+    ],
+)
+def test_kernels_of_attention_norms_and_quantising_are_no_multiplications(kernel: str) -> None:
+    assert not kernel_multiplies(kernel)
+
+
+@pytest.mark.parametrize(
+    ("group", "role"),
+    [
+        *(("tp", "tp"), ("mesh_tp", "tp"), ("TENSOR_MODEL_PARALLEL_GROUP", "tp"), ("tp:0", "tp")),
+        *(("PIPELINE_MODEL_PARALLEL_GROUP", "pp"), ("mesh_pp", "pp"), ("EXPERT_MODEL_PARALLEL_GROUP", "ep")),
+        *(("CONTEXT_PARALLEL_GROUP", "cp"), ("DATA_PARALLEL_GROUP", "dp"), ("mesh_dp_shard", "dp")),
+        *(("TENSOR_AND_DATA_PARALLEL_GROUP", ""), ("EXPERT_TENSOR_PARALLEL_GROUP", ""), ("mesh_dp_shard_cp", "")),
+        *(("default_pg", ""), ("undefined", ""), ("", ""), ("http", ""), ("MODEL_PARALLEL_GROUP", "")),
+    ],
+)
+def test_a_group_tells_its_role_where_it_names_one(group: str, role: str) -> None:
+    assert role_of(group) == role

@@ -157,7 +157,7 @@ def test_what_stands_beside_a_trace_is_named_and_left_out() -> None:
 def test_collectives_that_go_past_c10d_are_those_of_nccl() -> None:
     custom, nccl = described("custom_allreduce_trace.json"), described("nccl_allreduce_trace.json")
     assert custom == nccl
-    assert custom["parallelism"] == "dp"
+    assert custom["parallelism"] == "tp"  # what is summed is as large as what its layers take
     assert custom["collectives"] == [["all_reduce", 3, 18]]
     tokens = [json.loads(run("tokens", WILD / f"{name}_trace.json", "--json").stdout) for name in CUSTOM]
     assert tokens[0]["exact"] == tokens[1]["exact"]

@@ -8,6 +8,7 @@ Fields that are not named here are ignored; a field of another type than the pub
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from fractions import Fraction
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -22,7 +23,11 @@ JOBSET_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 GROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key"
 GROUP_SIZE = "leaderworkerset.sigs.k8s.io/size"
 GROUP_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
-_DEVICES = re.compile(r"0*[1-9]\d{0,8}", re.ASCII)  # the API server takes no other quantity of an extended resource
+# A quantity (apimachinery, api/resource): of devices the API server takes whole ones only, and writes 1000 as "1k".
+_QUANTITY = re.compile(r"\+?(\d{1,18}\.?\d{0,9}|\.\d{1,9})([numkMGTPE]?|[KMGTPE]i|[eE][+-]?\d{1,2})", re.ASCII)
+_FACTORS = {"n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1)}
+_FACTORS |= {sign: Fraction(1000**power) for power, sign in enumerate("kMGTPE", 1)}
+_FACTORS |= {f"{sign}i": Fraction(1024**power) for power, sign in enumerate("KMGTPE", 1)}
 
 
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -145,9 +150,24 @@ class Pod(_Read, frozen=True):
             for container in (*self.spec.containers, *(self.spec.init_containers or ()))
             for part in (container.resources.requests, container.resources.limits)
             for name, count in (part or {}).items()
-            if _DEVICES.fullmatch(str(count))
+            if _is_a_number_of_devices(str(count))
         }
         return bool(self.spec.resource_claims) or any(name.startswith(tuple(resources)) for name in asked)
+
+
+def _is_a_number_of_devices(quantity: str) -> bool:
+    """Whether a quantity is a whole number from 1 on.
+
+    >>> [one for one in ("8", "1k", "1Ki", "1e3", "2000m", "500m", "0", "-1", "all") if _is_a_number_of_devices(one)]
+    ['8', '1k', '1Ki', '1e3', '2000m']
+    """
+    found = _QUANTITY.fullmatch(quantity)
+    if found is None:
+        return False
+    number, suffix = found.groups()
+    factor = _FACTORS.get(suffix) or Fraction(f"1{suffix}")
+    count = Fraction(number) * factor
+    return count > 0 and count.denominator == 1
 
 
 class JobSpec(_Read, frozen=True):
