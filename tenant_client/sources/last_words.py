@@ -59,6 +59,7 @@ _TELLS = re.compile(
 _WENT_ON = re.compile(
     r"(?i)\b(?:retr(?:y\w*|ies)|skip\w*|ignor\w*|fall\w*[ -]?back|suppress\w*|continu\w*|recover\w*)\b"
 )
+_BAR = re.compile(r"\b\d+/\d+ \[", re.ASCII)
 _KERAS = "Exception encountered when calling"  # begins a message of several lines
 _LOSS = re.compile(r"(?i)\b(?:\w*loss(?:es)?|grad_?norm)\b[^\d\n]{0,40}?\b(?:(nan)\b|\d)", re.ASCII)
 
@@ -161,11 +162,25 @@ def _nan(tail: Sequence[Line]) -> LastWord | None:
 
 def _after_last_step(lines: Sequence[Line]) -> Sequence[Line]:
     steps, last = Steps(), -1
-    for at, line in enumerate(lines):
+    for at, line in enumerate(_without_last_bar(lines)):
         if not _AFTERWORDS.search(_body(line)):
             went_on = steps.feed(line.text) and steps.count >= SURVIVED
-            last = at if went_on or (STEP.search(line.text) and not _NAMED.search(line.text)) else last
+            last = at if went_on or (STEP.search(line.text) and not _tells_an_end(line)) else last
     return lines[last + 1 :]
+
+
+def _without_last_bar(lines: Sequence[Line]) -> Sequence[Line]:
+    """Without the progress bar that is drawn once more, at the same number, when the job ends."""
+    bars = [_BAR.search(line.text) for line in lines]
+    end = len(lines)
+    while end and (bar := bars[end - 1]) and (last := bars[-1]) and bar[0] == last[0]:
+        end -= 1
+    return lines[:end]
+
+
+def _tells_an_end(line: Line) -> bool:
+    """Whether a line that names a step does so to say where the job ended."""
+    return _NAMED.search(line.text) is not None or match_line(_body(line), ("end",)) is not None
 
 
 def _body(line: Line) -> str:
