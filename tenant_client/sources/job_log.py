@@ -244,7 +244,7 @@ class _Job:
             one for one in last_words.reported(tail, self._read) if one.line < min(symptoms, default=one.line + 1)
         ]
         one, cue = spokesman(reported) if reported else (None, None)
-        if one is not None and cue is not None and cue.role is Role.ROOT:
+        if one is not None and cue is not None and (cue.role is Role.ROOT or not symptoms):
             self._keep(self._evidence(cue, one.line, one.text, one.head, Form.LAST_WORDS))
 
     def _keep_repeated(self) -> None:

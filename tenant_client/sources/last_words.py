@@ -23,7 +23,8 @@ _NAN_LOSSES = 2
 _TAKEN_AWAY = frozenset({"preempted", "node_failure"})
 # What launchers, containers and notebooks put before a line.
 _BEFORE = re.compile(
-    r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\[[\w.-]{1,40}[:,]\d{1,4}\](?:<std\w+>:)? ?|\[\d{1,6}\]<std\w+>: ?"
+    r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\[[\w.-]{1,40}[:,]\d{1,4}\](?:<std\w+>:)? ?"
+    r"|\[(?:\d{1,4},mpirank:)?\d{1,6}(?:,[\w-]+)?\]<std\w+>: ?"
     r"|\s*\"message\": \"|ErrorMessage \"|\([^()]{1,80}\) |\[(?!INFO|WARN|DEBUG|info|warn|debug)[A-Za-z][\w.-]{0,60}\] "
     r"|[a-z][a-z0-9.-]{0,60}\d[a-z0-9.-]{0,20}: |\[?\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\]?[: ]+"
     r"|\[?(?:E|ERROR|CRITICAL|FATAL)\b\]?[: ]+(?:\d\d-\d\d [\d:]{8} \[[\w./]+:\d+\] )?)+",
@@ -37,13 +38,25 @@ _AFTERWORDS = re.compile(
     r"|HYDRA_FULL_ERROR|^=+ .+ =+$|^FAILED \S+::|^\S+\.py:\d+: \w+$",
     re.ASCII,
 )
-_RETRIED = re.compile(r"(?i)\bretry|\bretries left|\boffline\b", re.ASCII)
+_RETRIED = re.compile(r"(?i)\bretry|\bretries left|\boffline\b(?! mode at)", re.ASCII)
+_GOES_ON = re.compile(  # a message of several lines, with its hints
+    r"\s|`|$|from user code:|Set [A-Z_]+="
+    r"|(?:You|If you|For (?:more|further)|To (?:fix|see|debug)|Please|See|Hint|Note|Possible|Check\w*)\b",
+    re.ASCII,
+)
 _CODE = re.compile(r'\s{4,}\S|\s*File "[^"]*", line \d+, in ', re.ASCII)
 _NAMED = re.compile(
     r"(?<![\w.])(?<!raise )((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))(?:: |\(['\"])(?=\S)", re.ASCII
 )
 _TYPE = re.compile(
     r"\b(?:exc|exception|error)_?(?:type|class|name)\"?[=:] ?\"?((?:\w+\.)*\w+(?:Error|Exception))\b", re.ASCII
+)
+# What XLA, TensorFlow and gRPC call an error; not their warnings.
+_STATUS = re.compile(
+    r"^(?!.*: [IW] \S+\.cc:\d+\]).*?(?:^|[\s(\]:])"
+    r"((?:INTERNAL|INVALID_ARGUMENT|FAILED_PRECONDITION|RESOURCE_EXHAUSTED|UNAVAILABLE"
+    r"|DEADLINE_EXCEEDED|UNIMPLEMENTED|ABORTED|DATA_LOSS|NOT_FOUND|PERMISSION_DENIED|UNAUTHENTICATED): +[A-Za-z].*)",
+    re.ASCII,
 )
 _ERRNO = re.compile(r"\[Errno \d{1,3}\] [A-Z]", re.ASCII)
 _FAILED = re.compile(  # a job's, not a measure's
@@ -89,14 +102,20 @@ def raised(tail: Sequence[Line], read: Collection[str]) -> list[Raised]:
 
 
 def reported(tail: Sequence[Line], read: Collection[str]) -> list[Raised]:
-    """Exceptions that any line names, in their order, where another line, or a logger, says that something failed."""
+    """Exceptions that any line names, in their order, where another line, or a logger, says that something failed.
+
+    One whose message goes on to the end of the log needs no other line.
+    """
+    told = _after_last_step(tail)
+    below = [*(_body(line).strip() for line in told[1:]), ""]
     found = [
-        Raised(text, line.number, line.text, ())
-        for line in _after_last_step(tail)
+        Raised(f"{text} {rest}" if continues(text, rest) else text, line.number, line.text, ())
+        for line, rest in zip(told, below, strict=False)
         if line.text not in read and (text := _named(line))
     ]
     failed = [line.number for line in tail if _FAILED.search(line.text)]
-    alone = {one.line for one in lone(tail)}
+    ends = next((line.number for line in reversed(tail) if not _GOES_ON.match(_body(line))), 0)
+    alone = {one.line for one in lone(tail) if one.line != ends}
     return [
         one
         for one in found
@@ -123,6 +142,9 @@ def _named(line: Line) -> str:
         return ""
     if is_exception(body):
         return "" if body.partition(":")[0].endswith("Warning") else body
+    status = _STATUS.search(body)
+    if status is not None and _NAMED.search(body) is None:
+        return f"XlaRuntimeError: {' '.join(status[1].split())}"
     found = _NAMED.search(body) or _TYPE.search(body) or _ERRNO.search(body)
     if found is None or not (head or _FAILED.search(body) or _TELLS.search(body[: found.start()])):
         return ""
