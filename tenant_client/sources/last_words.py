@@ -53,7 +53,7 @@ _TYPE = re.compile(
 )
 # What XLA, TensorFlow and gRPC call an error; not their warnings.
 _STATUS = re.compile(
-    r"^(?!.*: [IW] \S+\.cc:\d+\]).*?(?:^|[\s(\]:])"
+    r"^(?!(?:.*: )?[IW] \S+\.cc:\d+\]).*?(?:^|[\s(\]:])"
     r"((?:INTERNAL|INVALID_ARGUMENT|FAILED_PRECONDITION|RESOURCE_EXHAUSTED|UNAVAILABLE"
     r"|DEADLINE_EXCEEDED|UNIMPLEMENTED|ABORTED|DATA_LOSS|NOT_FOUND|PERMISSION_DENIED|UNAUTHENTICATED): +[A-Za-z].*)",
     re.ASCII,
