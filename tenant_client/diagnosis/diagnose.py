@@ -75,6 +75,7 @@ _BESIDE_SLEEP = 100  # lines
 _LESSON = "lessons"
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 CANCELLED = "cancelled"
+_TIMED_OUT = "collective_timeout"
 _NO_MEMORY, _KILLED, _UNEVEN_END = "host_out_of_memory", "killed", "uneven_end"
 _VERDICTS = (torchrun.SOURCE, exit_status.SOURCE)
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
@@ -161,7 +162,7 @@ class Diagnosis:
     def _agreeing(self) -> Iterator[Evidence]:
         if self.root is not None:
             yield self.root
-            reasons = {self.reason, REASONS[self.reason].parent if self.reason in REASONS else ""}  # a job may say less
+            reasons = {self.reason, _parent(self.reason)}  # a job may say less
             yield from (seen for seen in self.cascade if seen.reason in reasons and seen.role is self.root.role)
 
 
@@ -339,8 +340,8 @@ def _left(seen: Sequence[Evidence]) -> Iterator[Evidence]:
 
 def _of_another(symptom: Evidence, abort: Evidence | None) -> bool:
     """Whether it is of another rank than the one that aborted first, whose local rank alone is known without a host."""
-    if abort is None or symptom.rank is None or abort.rank is None:
-        return False
+    if abort is None or symptom.rank is None or abort.rank is None or symptom.reason == _TIMED_OUT:
+        return False  # a watchdog ends by an abort who has waited too long
     return symptom.rank != abort.rank and bool(abort.host or symptom.rank < _MOST_LOCAL)
 
 
@@ -383,9 +384,16 @@ def _few(seen: Sequence[Evidence], root: Evidence | None) -> tuple[Evidence, ...
 
 
 def _nearest(roots: Sequence[Evidence]) -> Evidence:
-    """The first of those nearest to the hardware."""
+    """The first of those nearest to the hardware; of a reason and a finer one of it, such that say the finer."""
     lowest = min(level_of(root.reason) for root in roots)
-    return _earliest([root for root in roots if level_of(root.reason) == lowest])
+    nearest = [root for root in roots if level_of(root.reason) == lowest]
+    reasons = {root.reason for root in nearest}
+    finer = [root for root in nearest if _parent(root.reason) in reasons - {root.reason}]
+    return _earliest(finer or nearest)
+
+
+def _parent(reason: str) -> str:
+    return REASONS[reason].parent if reason in REASONS else ""
 
 
 def _first_of_program(roots: Sequence[Evidence]) -> Evidence:

@@ -39,6 +39,7 @@ _ALIVE = 3  # records of the logger that reported an exception below ERROR
 _LIVED = 20  # records after an exception that a logger reported as an error
 _MOST_LOOKED_AT = 20_000  # lines after a failure; then only those with a word
 _MOST_WARNINGS = 64
+_ABOVE = 40  # lines above an exception in which the reason for it may stand
 _BELOW = 20  # lines below an exception in which its message may go on
 DISK_FULL = "disk_full"
 CANCELLED, ABORTED = "cancelled", "aborted"
@@ -48,7 +49,7 @@ _OF_AN_END = (UNKNOWN, ABORTED, "killed", "runtime_error")
 SEGFAULT = "segmentation_fault"
 DEVICE_LOST = "device_lost"
 GENERAL = "runtime_error"
-_VAGUE = (GENERAL, "shared_memory_full")  # that a segment was not made says not why
+_SAYS_LITTLE = (GENERAL, "shared_memory_full")  # that a segment was not made says not why
 _OWN_CRASH = re.compile(r"Caught signal|SIGSEGV received|Fatal Python error")
 _WRAPPED = re.compile(r"(?<=[\s(])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception))(?:: |\(['\"])")
 _IGNORED = ("xception ignored in", "Error in atexit._run")
@@ -184,12 +185,16 @@ class _Job:
         self._warned.extend(_lasting(self._earlier.values()))
         if not self._roots():
             self._keep_last_words()
+        else:
+            self._explain_vague()
         if self._tries > 1 and all(_CLOSED in one.text for one in self._roots()):
             self._keep_repeated()
         self._keep_notice()
         failed = [seen for seen in self._kept.values() if seen.role is Role.ROOT]
         for explains, warning in self._warned:
             if explained := [one for one in failed if warning.line - one.line < _BELOW and explains.search(one.text)]:
+                if warning.domain:  # it says whose the same failure is
+                    self._kept = {k: seen for k, seen in self._kept.items() if seen.reason != warning.reason}
                 self._keep(warning)
             if warning.reason != GENERAL:  # it says more of what happened than the exception
                 known = self._kept.items()
@@ -213,12 +218,24 @@ class _Job:
         one, cue = spokesman(exceptions) if exceptions else (None, None)
         if one is not None and cue is not None:
             self._keep(self._evidence(cue, one.line, one.text, one.head, Form.LAST_WORDS))
-        word = None if any(_tells(seen) for seen in self._kept.values()) else last_words.said(tail, self._read)
-        if word is not None:
+        word = last_words.said(tail, self._read)
+        if word is not None and (_breaks(word.cue) or not any(map(_tells, self._kept.values()))):
             self._keep(self._evidence(word.cue, word.line.number, word.text, word.line.text, Form.LAST_WORDS))
 
         if not any(one.reason not in (UNKNOWN, ABORTED) for one in self._roots()):
             self._keep_reported(tail)
+
+    def _explain_vague(self) -> None:
+        """Takes what the lines above an exception in general words say of a device, a host or the network."""
+        roots = self._roots()
+        if not all(map(_vague, roots)):
+            return
+        first = min(one.line for one in roots)
+        above = [line for line in self.leftover.tail if first - _ABOVE < line.number < first]
+        word = last_words.said([line for line in above if line.number > self._alive_at], self._read)
+        if word is not None and word.cue.level < Level.PROGRAM and word.cue.role is not Role.TEARDOWN:
+            self._kept = {kind: _general(seen) for kind, seen in self._kept.items()}
+            self._keep(self._evidence(word.cue, word.line.number, word.text, word.line.text, Form.LAST_WORDS))
 
     def _keep_reported(self, tail: Sequence[Line]) -> None:
         """Takes an exception that some line names, unless what survivors say stands before it."""
@@ -227,7 +244,7 @@ class _Job:
             one for one in last_words.reported(tail, self._read) if one.line < min(symptoms, default=one.line + 1)
         ]
         one, cue = spokesman(reported) if reported else (None, None)
-        if one is not None and cue is not None and cue.role is Role.ROOT:
+        if one is not None and cue is not None and (cue.role is Role.ROOT or not symptoms):
             self._keep(self._evidence(cue, one.line, one.text, one.head, Form.LAST_WORDS))
 
     def _keep_repeated(self) -> None:
@@ -443,7 +460,13 @@ def _kind(seen: Evidence) -> tuple[str, str]:
 
 def _general(seen: Evidence) -> Evidence:
     """An exception that something else explains: no cause where its own words are general."""
-    return replace(seen, role=Role.SYMPTOM) if seen.reason in _VAGUE else seen
+    return replace(seen, role=Role.SYMPTOM) if seen.reason in _SAYS_LITTLE else seen
+
+
+def _vague(seen: Evidence) -> bool:
+    """Whether an exception says no more than that something failed."""
+    own = seen.domain is not None or bool(seen.advice)
+    return seen.reason in (GENERAL, UNKNOWN) and seen.form is not Form.LINE and not own
 
 
 def _is_failure(seen: Evidence) -> bool:
@@ -454,6 +477,11 @@ def _tells(seen: Evidence) -> bool:
     """Whether weak evidence beside this would say less: it is a root, or what survivors say of a lost rank or link."""
     failed = seen.reason not in (UNKNOWN, CANCELLED, ABORTED)
     return failed and (seen.role is Role.ROOT or (seen.role is Role.SYMPTOM and not REASONS[seen.reason].counted))
+
+
+def _breaks(cue: Cue) -> bool:
+    """Whether a cue names what broke, which says more than what survivors say."""
+    return cue.role is Role.ROOT and cue.level <= Level.MEMORY
 
 
 def ended_itself(text: str) -> bool:

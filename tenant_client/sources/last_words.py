@@ -23,7 +23,8 @@ _NAN_LOSSES = 2
 _TAKEN_AWAY = frozenset({"preempted", "node_failure"})
 # What launchers, containers and notebooks put before a line.
 _BEFORE = re.compile(
-    r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\[[\w.-]{1,40}[:,]\d{1,4}\](?:<std\w+>:)? ?|\[\d{1,6}\]<std\w+>: ?"
+    r"^(?:\[?(?:rank|default)?\d{1,6}\]?: ?|\[[\w.-]{1,40}[:,]\d{1,4}\](?:<std\w+>:)? ?"
+    r"|\[(?:\d{1,4},mpirank:)?\d{1,6}(?:,[\w-]+)?\]<std\w+>: ?"
     r"|\s*\"message\": \"|ErrorMessage \"|\([^()]{1,80}\) |\[(?!INFO|WARN|DEBUG|info|warn|debug)[A-Za-z][\w.-]{0,60}\] "
     r"|[a-z][a-z0-9.-]{0,60}\d[a-z0-9.-]{0,20}: |\[?\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\]?[: ]+"
     r"|\[?(?:E|ERROR|CRITICAL|FATAL)\b\]?[: ]+(?:\d\d-\d\d [\d:]{8} \[[\w./]+:\d+\] )?)+",
@@ -37,13 +38,25 @@ _AFTERWORDS = re.compile(
     r"|HYDRA_FULL_ERROR|^=+ .+ =+$|^FAILED \S+::|^\S+\.py:\d+: \w+$",
     re.ASCII,
 )
-_RETRIED = re.compile(r"(?i)\bretry|\bretries left|\boffline\b", re.ASCII)
+_RETRIED = re.compile(r"(?i)\bretry|\bretries left|\boffline\b(?! mode at)", re.ASCII)
+_GOES_ON = re.compile(  # a message of several lines, with its hints
+    r"\s|`|$|from user code:|Set [A-Z_]+="
+    r"|(?:You|If you|For (?:more|further)|To (?:fix|see|debug)|Please|See|Hint|Note|Possible|Check\w*)\b",
+    re.ASCII,
+)
 _CODE = re.compile(r'\s{4,}\S|\s*File "[^"]*", line \d+, in ', re.ASCII)
 _NAMED = re.compile(
     r"(?<![\w.])(?<!raise )((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))(?:: |\(['\"])(?=\S)", re.ASCII
 )
 _TYPE = re.compile(
     r"\b(?:exc|exception|error)_?(?:type|class|name)\"?[=:] ?\"?((?:\w+\.)*\w+(?:Error|Exception))\b", re.ASCII
+)
+# What XLA, TensorFlow and gRPC call an error; not their warnings.
+_STATUS = re.compile(
+    r"^(?!(?:.*: )?[IW] \S+\.cc:\d+\]).*?(?:^|[\s(\]:])"
+    r"((?:INTERNAL|INVALID_ARGUMENT|FAILED_PRECONDITION|RESOURCE_EXHAUSTED|UNAVAILABLE"
+    r"|DEADLINE_EXCEEDED|UNIMPLEMENTED|ABORTED|DATA_LOSS|NOT_FOUND|PERMISSION_DENIED|UNAUTHENTICATED): +[A-Za-z].*)",
+    re.ASCII,
 )
 _ERRNO = re.compile(r"\[Errno \d{1,3}\] [A-Z]", re.ASCII)
 _FAILED = re.compile(  # a job's, not a measure's
@@ -59,6 +72,7 @@ _TELLS = re.compile(
 _WENT_ON = re.compile(
     r"(?i)\b(?:retr(?:y\w*|ies)|skip\w*|ignor\w*|fall\w*[ -]?back|suppress\w*|continu\w*|recover\w*)\b"
 )
+_BAR = re.compile(r"\b\d+/\d+ \[", re.ASCII)
 _KERAS = "Exception encountered when calling"  # begins a message of several lines
 _LOSS = re.compile(r"(?i)\b(?:\w*loss(?:es)?|grad_?norm)\b[^\d\n]{0,40}?\b(?:(nan)\b|\d)", re.ASCII)
 
@@ -88,14 +102,20 @@ def raised(tail: Sequence[Line], read: Collection[str]) -> list[Raised]:
 
 
 def reported(tail: Sequence[Line], read: Collection[str]) -> list[Raised]:
-    """Exceptions that any line names, in their order, where another line, or a logger, says that something failed."""
+    """Exceptions that any line names, in their order, where another line, or a logger, says that something failed.
+
+    One whose message goes on to the end of the log needs no other line.
+    """
+    told = _after_last_step(tail)
+    below = [*(_body(line).strip() for line in told[1:]), ""]
     found = [
-        Raised(text, line.number, line.text, ())
-        for line in _after_last_step(tail)
+        Raised(f"{text} {rest}" if continues(text, rest) else text, line.number, line.text, ())
+        for line, rest in zip(told, below, strict=False)
         if line.text not in read and (text := _named(line))
     ]
     failed = [line.number for line in tail if _FAILED.search(line.text)]
-    alone = {one.line for one in lone(tail)}
+    ends = next((line.number for line in reversed(tail) if not _GOES_ON.match(_body(line))), 0)
+    alone = {one.line for one in lone(tail) if one.line != ends}
     return [
         one
         for one in found
@@ -122,6 +142,9 @@ def _named(line: Line) -> str:
         return ""
     if is_exception(body):
         return "" if body.partition(":")[0].endswith("Warning") else body
+    status = _STATUS.search(body)
+    if status is not None and _NAMED.search(body) is None:
+        return f"XlaRuntimeError: {' '.join(status[1].split())}"
     found = _NAMED.search(body) or _TYPE.search(body) or _ERRNO.search(body)
     if found is None or not (head or _FAILED.search(body) or _TELLS.search(body[: found.start()])):
         return ""
@@ -161,11 +184,25 @@ def _nan(tail: Sequence[Line]) -> LastWord | None:
 
 def _after_last_step(lines: Sequence[Line]) -> Sequence[Line]:
     steps, last = Steps(), -1
-    for at, line in enumerate(lines):
+    for at, line in enumerate(_without_last_bar(lines)):
         if not _AFTERWORDS.search(_body(line)):
             went_on = steps.feed(line.text) and steps.count >= SURVIVED
-            last = at if went_on or (STEP.search(line.text) and not _NAMED.search(line.text)) else last
+            last = at if went_on or (STEP.search(line.text) and not _tells_an_end(line)) else last
     return lines[last + 1 :]
+
+
+def _without_last_bar(lines: Sequence[Line]) -> Sequence[Line]:
+    """Without the progress bar that is drawn once more, at the same number, when the job ends."""
+    bars = [_BAR.search(line.text) for line in lines]
+    end = len(lines)
+    while end and (bar := bars[end - 1]) and (last := bars[-1]) and bar[0] == last[0]:
+        end -= 1
+    return lines[:end]
+
+
+def _tells_an_end(line: Line) -> bool:
+    """Whether a line that names a step does so to say where the job ended."""
+    return _NAMED.search(line.text) is not None or match_line(_body(line), ("end",)) is not None
 
 
 def _body(line: Line) -> str:

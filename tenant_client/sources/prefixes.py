@@ -25,7 +25,8 @@ _DMESG = re.compile(rf"\[[A-Z][a-z]{{2}} (?P<m>[A-Z][a-z]{{2}}) +(?P<d>\d+) {_CL
 _FABRIC = re.compile(rf"\[(?P<m>[A-Z][a-z]{{2}}) +(?P<d>\d+) (?P<Y>\d{{4}}) {_CLOCK}\]", re.ASCII)
 
 _RANK = re.compile(  # but not that of a tensor or of an adapter
-    r"\[rank(\d{1,7})\]|\[Rank (\d{1,7})\]|^\[?default(\d{1,7})\]?:|^(\d{1,7}): |^\[(?:\d+,)?(\d{1,7})\]<std"
+    r"\[rank(\d{1,7})\]|\[Rank (\d{1,7})\]|^\[?default(\d{1,7})\]?:|^(\d{1,7}): "
+    r"|^\[(?:\d+,(?:mpirank:)?)?(\d{1,7})(?:,[\w-]+)?\]<std"
     r"|(?<!lora[_ ])(?<!LoRA )(?<!tensor )(?<!matrix )(?<!expected )(?<!has )(?<!have )(?<!with )(?<!got )(?<!be )"
     r"\b[Rr]ank[ =:]{1,2}(\d{1,7})\b(?! (?:tensor|matri|array|dim|but|or|input|adapter)|,? (?:but|got))"
     r"|: task (\d{1,7}): |local_rank: (\d{1,7}) ",

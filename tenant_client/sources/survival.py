@@ -233,6 +233,10 @@ WELL = re.compile(
 )
 _AGAIN = re.compile(
     r"will restart worker group|restart_count=[1-9]"
+    r"|(?i:\brestart(?:[_ ]?(?:count|number|attempt))?[ =:#]{1,3}[1-9]\d*\b"
+    r"(?! ?(?:times?|s|secs?|seconds?|min\w*|workers?|process\w*|nodes?|ranks?|pods?|more)\b))"
+    r"|(?i:^(?!.*\b(?:to|can|could|use|please|before|when|if|by|without) resum)(?:.*[\s\]:=])?"
+    r"resum(?:e|ed|ing)\b:? .*\b(?:from|at|checkpoint|step)\b)"
     r"|(?i:\b(?:restarting|relaunch\w*|resubmitt\w*|requeu(?:ed?|e?ing)|re-?running)\b(?! (?:in|after|is|may|not)\b))"
     r"|^(?:Exited with exit code \d|Successfully completed\.|Sender: LSF System)"
     r"|^\+{1,3} (?:\w+=\S* |exec |time |srun |env |timeout \S+ )*(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed"
@@ -252,6 +256,9 @@ _AGAIN_WORDS = (
     "ry",
     "un",
     "rial",
+    "estart",
+    "ESTART",
+    "esum",
 )
 _MAY_BEGIN = re.compile(alternation(_AGAIN_WORDS))
 CAUGHT = re.compile(

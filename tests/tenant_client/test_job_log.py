@@ -77,7 +77,7 @@ def test_steps_in_other_words_show_that_a_failure_was_survived(word: str) -> Non
     [
         ("socketPollConnect: connect to 10.0.0.1<5> returned Connection timed out (110), exceeded", "transport_error"),
         ("socketProgressOpt: Call to recv from 10.0.0.1<5> failed : Connection timed out", "transport_error"),
-        ("socketProgressOpt: Call to recv from 10.0.0.1<5> failed : Connection reset by peer", "connection_error"),
+        ("socketProgressOpt: Call to recv from 10.0.0.1<5> failed : Connection reset by peer", "peer_lost"),
         ("socketProgress: Connection closed by remote peer n1<5>", "peer_lost"),
     ],
 )
@@ -371,10 +371,10 @@ def test_the_code_that_a_traceback_shows_is_no_last_word() -> None:
 [rank0]:     assert not torch.isnan(loss), f"loss is NaN at step {step}"
 [rank0]: RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:61577.
 """
-    assert {seen.reason for seen in read(reader(log.decode()))} == {"connection_error"}
+    assert {seen.reason for seen in read(reader(log.decode()))} == {"peer_lost"}
 
 
 def test_another_rank_on_this_machine_is_no_server_of_the_job() -> None:
     peer = "RuntimeError: [/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:29102: Connection reset by peer"
     (seen,) = read(reader(f'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n{peer}\n'))
-    assert (seen.reason, seen.role) == ("connection_error", Role.SYMPTOM)
+    assert (seen.reason, seen.role) == ("peer_lost", Role.SYMPTOM)
