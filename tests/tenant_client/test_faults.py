@@ -104,7 +104,7 @@ def test_a_hang_in_a_collective(tmp_path: Path) -> None:
     options = ("--hang-floor-s", 1.0, "--hang-factor", 5.0)
     done, attempt = watched(tmp_path, "hang", *options, env={"GLOO_TIMEOUT_S": "12"})
     assert done.code == 1
-    assert "hang" in kinds(attempt) <= {"hang", "non_communication_hang"}
+    assert set() < kinds(attempt) <= {"hang", "non_communication_hang"}  # the second, where stacks were there at once
     assert "hang: " in done.stderr
     assert attempt.cause.reason in ("unknown", "collective_timeout")
 
