@@ -11,9 +11,6 @@ It is the sufficient statistic of piecewise-exponential survival (grouped likeli
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from math import prod
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,52 +137,3 @@ class LifeTable:
 
     def _arrays(self) -> tuple[Floats, Floats, Floats, Floats]:
         return self.events, self.exposure_node_hours, self.at_risk, self.noise_variance
-
-
-Births = NDArray[np.int64]
-
-
-_Cell = TypeVar("_Cell", bound=np.generic)
-
-
-def embed(old: Sequence[LifeTable], new: Sequence[LifeTable], cells: NDArray[_Cell]) -> NDArray[_Cell]:
-    """Carries a flat vector of the cells of the tables `old` into the layout of the tables `new`; new cells are zero.
-
-    Levels are found by name, whatever their order. ValueError if a level, a dimension or a table has no place.
-    """
-    if len(old) != len(new):
-        raise ValueError(f"the tables of a series stay the same: {len(old)} of them do not fit {len(new)}")
-    sizes = [prod(table.shape) for table in old]
-    if cells.shape != (sum(sizes),):
-        raise ValueError(f"cells of shape {cells.shape} are not those of tables with {sum(sizes)} cells")
-    parts = np.split(cells, np.cumsum(sizes)[:-1])
-    return np.concatenate([_placed(*one) for one in zip(old, new, parts, strict=True)])
-
-
-def _placed(narrow: LifeTable, wide: LifeTable, cells: NDArray[_Cell]) -> NDArray[_Cell]:
-    if narrow.names != wide.names:
-        raise ValueError(f"a table over {narrow.names} fits only the same dimensions in the same order")
-    target = np.zeros(wide.shape, cells.dtype)
-    places = [_places(narrow.levels(name), wide.levels(name), name) for name in narrow.names]
-    target[np.ix_(*places)] = cells.reshape(narrow.shape)
-    return target.reshape(-1)
-
-
-def _places(narrow: Sequence[str], wide: Sequence[str], name: str) -> list[int]:
-    where = {level: position for position, level in enumerate(wide)}
-    missing = [level for level in narrow if level not in where]
-    if missing:
-        raise ValueError(f"dimension {name!r} must keep every level within a series, and {missing[0]!r} is gone")
-    return [where[level] for level in narrow]
-
-
-def births(layouts: Sequence[Sequence[LifeTable]]) -> Births:
-    """For each cell of the last layout the position of the first that has it; flat, dtype int64.
-
-    `layouts` are the tables of every week that was opened, in order. ValueError where a week lacks a cell of the week
-    before it: such a cell could not be decoded.
-    """
-    found: Births = np.zeros(sum(prod(table.shape) for table in layouts[0]), np.int64)
-    for position, (earlier, later) in enumerate(pairwise(layouts), start=1):
-        found = embed(earlier, later, found - position) + position  # embed leaves zero where a cell is new
-    return found

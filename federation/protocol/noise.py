@@ -1,14 +1,14 @@
 """Distributed noise: each tenant adds a share, and the sum of the shares makes the release private.
 
-Discrete Gaussian (the default; Canonne, Kamath & Steinke 2020). Counts are multiplied by 2^8 in the ring mod 2^64
-before noise is added, and every share has 1/k of the variance, k = `Plan.noise_shares`. A sum of discrete Gaussians is
-not quite a discrete Gaussian; without the scaling many small shares would give no privacy at all, with it the distance
-is negligible (Kairouz, Liu & Steinke 2021, Theorem 1; `federation.protocol.privacy_cost` evaluates the bound for each
-plan). Drawn by `crypto.discrete_gaussian`, each draw within 2^-110 of its law in total variation.
+Discrete Laplace (the default). Infinitely divisible: the difference of two negative-binomial NB(1/k, p) draws,
+p = exp(-1/b), summed over k shares, k = `Plan.noise_shares`, is exactly the discrete Laplace law of scale b. Drawn by
+`crypto.polya`, each draw within 2^-108 of its law.
 
-Discrete Laplace. Infinitely divisible: the difference of two negative-binomial NB(1/k, p) draws, p = exp(-1/b), summed
-over k shares, is exactly the discrete Laplace law of scale b. No scaling is needed. Drawn by `crypto.polya`, each draw
-within 2^-108 of its law.
+Discrete Gaussian (for plans of many tables; Canonne, Kamath & Steinke 2020). Counts are multiplied by 2^8 in the ring
+mod 2^64 before noise is added, and every share has 1/k of the variance. A sum of discrete Gaussians is not quite a
+discrete Gaussian; without the scaling many small shares would give no privacy at all, with it the distance is
+negligible (Kairouz, Liu & Steinke 2021, Theorem 1; `federation.protocol.privacy_cost` evaluates the bound for each
+plan). Drawn by `crypto.discrete_gaussian`, each draw within 2^-110 of its law in total variation.
 
 Both invert tables with a ChaCha20 stream under a fresh key of the system's generator. Making the tables is the work of
 an answer: `table_entries` says how much it is before anything is charged.
@@ -18,9 +18,6 @@ each under masks of its own, and only those are opened that attendance needs (`f
 Gaussian parts add up to nearly a Gaussian, Laplace parts NB(r, p), r any fraction, exactly to the law of their sum.
 What is opened beyond the ideal is independent noise. Sums of fewer than k must never be unmasked: `cohort_minimum` sees
 to it.
-
-In a series the counts are not scaled and the noise is not added before they are masked: what comes off the masks is a
-weighted sum of the weeks so far under this week's noise (`crypto.continual_counting`), and the weights scale it.
 """
 
 import math
@@ -33,7 +30,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crypto import discrete_gaussian, polya
-from crypto.continual_counting import combine
 from crypto.inversion import chacha20
 from crypto.masking import Words
 from federation.protocol.life_table import Floats
@@ -89,26 +85,21 @@ def _entries(plan: Plan, marginal: Marginal, part: Fraction, cells: int) -> int:
 def contribution(plan: Plan, counts: Sequence[Integers], sampler: NoiseSampler) -> Words:
     """A tenant's counts and its noise in parts, before masks; shape (plan.words,), dtype uint64."""
     base, *layers = [noise_share(plan, sampler, part) for part in plan.shares.parts]
-    if plan.series is None:
-        return np.concatenate([to_ring(plan, counts) + base, *layers])
-    return np.concatenate([_flat(counts).astype(np.uint64), base, *layers])
+    return np.concatenate([to_ring(plan, counts) + base, *layers])
 
 
-def open_groups(plan: Plan, past: Sequence[Words], groups: Sequence[Words], smallest: int) -> list[Words]:
-    """The weighted sums that may be unmasked. Linear: trustees apply it to masks, the provider to masked sums.
+def open_groups(plan: Plan, groups: Sequence[Words], smallest: int) -> list[Words]:
+    """The sums that may be unmasked. Linear: trustees apply it to masks, the provider to masked sums.
 
     `groups` holds the sum over each group of contributions, shape (plan.words,), of which the smallest group has
-    `smallest`; `past` the sums of the counts of the earlier weeks of the series, oldest first, shape (plan.cells,),
-    which go with the first group. One array of shape (plan.cells,) per group: the weighted sum of the weeks, the base
-    noise, and those layers that so many contributions need. ValueError for too few.
+    `smallest`. One array of shape (plan.cells,) per group: counts, the base noise, and those layers that so many
+    contributions need. ValueError for too few.
     """
     kept = plan.shares.kept(plan.honest(smallest))
     opened = []
-    for at, group in enumerate(groups):
-        vectors = group.reshape(plan.vectors, plan.cells)
-        own, layers = vectors[: -plan.shares.layers or None], vectors[len(vectors) - plan.shares.layers :]
-        weeks = [*past, own[0]] if at == 0 else [own[0]]
-        total = combine(weeks, plan.horizon) + own[1] if plan.series else own[0].copy()
+    for group in groups:
+        own, *layers = group.reshape(plan.vectors, plan.cells)
+        total = own.copy()
         for layer, noise in enumerate(layers):
             if kept >> layer & 1:
                 total += noise
@@ -118,11 +109,8 @@ def open_groups(plan: Plan, past: Sequence[Words], groups: Sequence[Words], smal
 
 def to_ring(plan: Plan, counts: Sequence[Integers]) -> Words:
     """The plan's tables as one vector of scaled words mod 2^64; shape (plan.cells,), dtype uint64."""
-    return (_flat(counts) << SCALE_BITS[plan.mechanism]).astype(np.uint64)
-
-
-def _flat(counts: Sequence[Integers]) -> Integers:
-    return np.concatenate([table.reshape(-1) for table in counts]).astype(np.int64)
+    flat = np.concatenate([table.reshape(-1) for table in counts]).astype(np.int64)
+    return (flat << SCALE_BITS[plan.mechanism]).astype(np.uint64)
 
 
 def from_ring(plan: Plan, words: Words) -> tuple[Floats, ...]:

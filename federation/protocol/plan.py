@@ -3,15 +3,16 @@
 - The provider signs it; every tenant checks it against its own policy before it counts anything.
 - Rows are listed explicitly. A row exists only for a token that at least `owners_minimum` tenants own; a count without
   a row is not contributed.
-- The plan determines the privacy loss of a job-week (`federation.protocol.privacy_cost.plan_loss`).
-- Unit of privacy: one job-week, that is one lease within one week. It adds at most `failures_per_unit` to the cells of
-  each marginal that counts failures, whatever the size of the job. A marginal may count another subject instead: then
-  a job-week adds at most one to each of at most so many cells (`subjects.OPTIONAL`). Such marginals are optional.
-- Rounds of a series have noise that is correlated over its weeks (`crypto.continual_counting`); other rounds have
-  independent noise.
+- The plan determines the privacy loss of a unit (`federation.protocol.privacy_cost.plan_loss`).
+- Unit of privacy: one lease within one window. It adds at most `failures_per_unit` to the cells of each marginal that
+  counts failures, whatever the size of the job. A marginal may count another subject instead: then a unit adds at most
+  one to each of at most so many cells (`subjects.OPTIONAL`). Such marginals are optional.
+- Every plan lists all windows of its epoch. They are disjoint, so no unit is in two of them, and rounds compose in
+  parallel: each stands alone, with noise of its own.
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property
@@ -19,7 +20,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from crypto.codec import Count, Few, Many, Message, Number, Record, Text
-from crypto.errors import PlanRefused
 from crypto.ids import Digest, MaskPublicKey, RoundId
 from federation.protocol.attendance import Shares, honest_of
 from federation.protocol.causes import Domain
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 HOURS_PER_WEEK = 168
 MAX_NAME_CHARACTERS = 64
 MAX_WORDS = 2**22  # 32 MiB: a contribution fits a message with room to spare
-LONGEST_HORIZON = 104
 
 
 class Mechanism(StrEnum):
@@ -110,50 +109,6 @@ class PublishedBundle(Record, frozen=True):
     signed: Digest
 
 
-def are_in_order(openings: Sequence[int]) -> bool:
-    """Whether these are weeks of a series, from 1 on, each once but for the last, which may be there twice.
-
-    >>> are_in_order((1, 4, 13)), are_in_order((1, 4, 4)), are_in_order((4, 4, 13)), are_in_order((0, 4))
-    (True, True, False, False)
-    """
-    once = openings[:-1] if len(openings) > 1 and openings[-1] == openings[-2] else openings
-    return all(earlier < later for earlier, later in pairwise((0, *once)))
-
-
-class Series(Record, frozen=True):
-    """The rounds whose noise is correlated: one for each of `openings`, of which this is the one at `position`, from 0.
-
-    `openings` are the weeks since `start_hour`, counted from 1, at whose end the series is opened: in order, the last
-    one is its horizon. A round may come later than its week, never earlier. A tenant answers for all of its weeks since
-    `start_hour` for which it has not answered yet. Where the last week is named twice, the series is opened a second
-    time after it, over the same window, for what missed it.
-    """
-
-    name: RoundId
-    start_hour: Count
-    openings: Few[Count]
-    position: Count
-
-    def __post_init__(self) -> None:
-        if not self.openings or not are_in_order(self.openings):
-            rule = "weeks from 1 on, in order, and at least one; only the last may be named twice"
-            raise ValueError(f"the openings of a series are {rule}")
-        if self.openings[-1] > LONGEST_HORIZON:
-            raise ValueError(f"the horizon of a series has at most {LONGEST_HORIZON} weeks")
-        if self.position >= len(self.openings):
-            raise ValueError("the position of a round must be that of one of the openings of its series")
-
-    @property
-    def opens_hour(self) -> int:
-        """The end of the week in which this round is due: no earlier window belongs to it."""
-        return self.start_hour + HOURS_PER_WEEK * self.openings[self.position]
-
-    @property
-    def is_second(self) -> bool:
-        """Whether this is the second opening of the last week, for answers that missed the first."""
-        return self.openings[self.position] in self.openings[: self.position]
-
-
 class NoiseLayers(Record, frozen=True):
     """Noise for those who answer: `full_shares` contributions carry the full noise without any of the `layers`."""
 
@@ -161,15 +116,16 @@ class NoiseLayers(Record, frozen=True):
     layers: Count
 
 
-class Plan(Message, frozen=True, tag="pharoah/plan/6", dict=True):
+class Plan(Message, frozen=True, tag="pharoah/plan/7", dict=True):
     """All that a tenant needs to answer one round or refuse it.
 
-    The window is [start_hour, end_hour) since the federation's start. `band_edges_hours` has one more entry than there
-    are bands, the last may be very large. `noise_shares` contributions together carry the full noise; the provider must
-    not get a sum of fewer than `cohort_minimum` contributions. `noise_layers` says what of each contribution's noise is
-    opened when more answer; without it, all of it. `directory` names the entry of the directory under whose keys the
-    round is held. `bundle` is the newest published bundle: all tenants answer one plan, so tenants with different
-    bundles detect it.
+    The window is [start_hour, end_hour), in hours since 1970. It is one of those between the edges `windows`, in hours,
+    which are all windows of the epoch, in order; every plan of the epoch names the same. `band_edges_hours` has one
+    more entry than there are bands, the last may be very large. `noise_shares` contributions together carry the full
+    noise; the provider must not get a sum of fewer than `cohort_minimum` contributions. `noise_layers` says what of
+    each contribution's noise is opened when more answer; without it, all of it. `directory` names the entry of the
+    directory under whose keys the round is held. `bundle` is the newest published bundle: all tenants answer one plan,
+    so tenants with different bundles detect it.
     """
 
     round_id: RoundId
@@ -177,6 +133,7 @@ class Plan(Message, frozen=True, tag="pharoah/plan/6", dict=True):
     epoch: Count
     start_hour: Count
     end_hour: Count
+    windows: Few[Count]
     dimensions: Few[PlanDimension]
     band_edges_hours: Few[Number]
     marginals: Few[Marginal]
@@ -188,13 +145,11 @@ class Plan(Message, frozen=True, tag="pharoah/plan/6", dict=True):
     cohort_minimum: Count
     noise_shares: Count
     trustees: Few[MaskTrustee]
-    series: Series | None = None
     bundle: PublishedBundle | None = None
     noise_layers: NoiseLayers | None = None
 
     def __post_init__(self) -> None:
         self._check_window()
-        self._check_series()
         self._check_budget()
         self._check_tables()
         if not 1 <= self.noise_shares <= self.cohort_minimum:
@@ -209,18 +164,12 @@ class Plan(Message, frozen=True, tag="pharoah/plan/6", dict=True):
         edges = self.band_edges_hours
         if self.end_hour <= self.start_hour:
             raise ValueError("the window of a plan must end after it starts")
+        if not all(earlier < later for earlier, later in pairwise(self.windows)):
+            raise ValueError("the edges of windows must increase")
+        if self.window not in pairwise(self.windows):
+            raise ValueError("the window of a plan must be one of those that it lists for its epoch")
         if len(edges) < 2 or not all(earlier < later for earlier, later in pairwise(edges)):
             raise ValueError("band edges must increase, and there must be at least two")
-
-    def _check_series(self) -> None:
-        if self.series is None:
-            return
-        if self.mechanism is not Mechanism.DISCRETE_GAUSSIAN:
-            raise ValueError("only Gaussian noise is correlated over a series")
-        if self.series.start_hour > self.start_hour:
-            raise ValueError("a series starts no later than the windows of its rounds")
-        if self.end_hour < self.series.opens_hour:
-            raise ValueError(f"this round of its series is due at hour {self.series.opens_hour}, not earlier")
 
     def _check_budget(self) -> None:
         if self.failures_per_unit < 1:
@@ -264,34 +213,23 @@ class Plan(Message, frozen=True, tag="pharoah/plan/6", dict=True):
         return sum(table.events.size for table in self.tables)
 
     @property
-    def horizon(self) -> int:
-        """The largest number of rounds that a job-week is part of."""
-        return len(self.series.openings) if self.series else 1
-
-    @property
-    def position(self) -> int:
-        """The place of this round in its series, from 0."""
-        return self.series.position if self.series else 0
-
-    @property
-    def is_second(self) -> bool:
-        """Whether it opens the last week of its series a second time: then an answer may have nothing left to count."""
-        return self.series is not None and self.series.is_second
-
-    @property
     def window(self) -> tuple[int, int]:
         """[start_hour, end_hour)."""
         return self.start_hour, self.end_hour
 
     @property
     def first_hour(self) -> int:
-        """The first hour from which a tenant counts what it has not answered for yet."""
-        return self.series.start_hour if self.series else self.start_hour
+        """The beginning of the epoch's first window: from there on units may wait to be counted."""
+        return self.windows[0]
+
+    def position_at(self, hour: float) -> int:
+        """Which window of the epoch holds `hour`, from 0; -1 before the first, the number of windows after the last."""
+        return bisect_right(self.windows, hour) - 1
 
     @property
     def vectors(self) -> int:
-        """Vectors of cells under masks of their own: counts and base noise, in a series apart, and each layer."""
-        return (2 if self.series else 1) + self.shares.layers
+        """Vectors of cells under masks of their own: counts with the base noise, and each layer."""
+        return 1 + self.shares.layers
 
     @cached_property
     def shares(self) -> Shares:
@@ -318,49 +256,3 @@ class Plan(Message, frozen=True, tag="pharoah/plan/6", dict=True):
             for level, owners in zip(dimension.levels, dimension.owners, strict=False)
         ]
         return min(rows, key=lambda row: row[1], default=None)
-
-
-_SETTLED = (
-    "epoch",
-    "band_edges_hours",
-    "marginals",
-    "failures_per_unit",
-    "mechanism",
-    "epsilon",
-    "delta",
-    "owners_minimum",
-    "cohort_minimum",
-    "noise_shares",
-    "noise_layers",
-    "trustees",
-)
-
-
-def check_continues(earlier: Plan, later: Plan) -> None:
-    """Returns if `later` goes on with the series of `earlier`; PlanRefused names what must not change within a series.
-
-    Everything that the price of a job-week depends on is settled by the first round. Levels are only ever appended.
-    """
-    before, after = earlier.series, later.series
-    if before is None or after is None:
-        raise PlanRefused(f"plan {later.round_id} refused: it continues no series")
-    changed = [name for name in _SETTLED if getattr(earlier, name) != getattr(later, name)]
-    changed += [name for name in ("name", "start_hour", "openings") if getattr(before, name) != getattr(after, name)]
-    if changed:
-        raise PlanRefused(f"plan {later.round_id} refused: within its series it changes {', '.join(changed)}")
-    if after.position < before.position or not _comes_after(earlier, later):
-        raise PlanRefused(f"plan {later.round_id} refused: its round does not come after the one before")
-    if not _only_appends(earlier.dimensions, later.dimensions):
-        raise PlanRefused(f"plan {later.round_id} refused: it removes or moves rows of its series")
-
-
-def _comes_after(earlier: Plan, later: Plan) -> bool:
-    """Windows of a series are apart; only the second opening of its last week has the window of the first."""
-    repeats = later.is_second and not earlier.is_second and later.window == earlier.window
-    return later.start_hour >= earlier.end_hour or repeats
-
-
-def _only_appends(earlier: Sequence[PlanDimension], later: Sequence[PlanDimension]) -> bool:
-    return [dimension.name for dimension in earlier] == [dimension.name for dimension in later] and all(
-        after.levels[: len(before.levels)] == before.levels for before, after in zip(earlier, later, strict=True)
-    )

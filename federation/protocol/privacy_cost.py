@@ -1,11 +1,10 @@
-"""The privacy loss of a job-week by a plan: zero-concentrated DP for Gaussian noise, pure DP for Laplace noise.
+"""The privacy loss of a unit by a plan: pure DP for Laplace noise, zero-concentrated DP for Gaussian noise.
 
-- Neighbours: two histories that differ in the presence of one job-week. A plan counts at most F failures of it per
-  marginal, so a marginal of failures has L1 and L2 sensitivity F; of other subjects
+- Neighbours: two histories that differ in the presence of one unit, a lease in a window. A plan counts at most F
+  failures of it per marginal, so a marginal of failures has L1 and L2 sensitivity F; of other subjects
   `federation.protocol.subjects.norms` says it. Rho and epsilon add up over the marginals.
-- In a series (`crypto.continual_counting`) a job-week is part of the release of its week and of all later ones, with
-  falling weights and fresh noise each time. The plan that counts it charges all of this at once, for the whole horizon;
-  later plans of the series cost nothing.
+- A unit is in one opened round: what an endorsed set shows was not opened counts again at no new price. A lease of
+  several windows is a group of so many units.
 - A loss is a pair (pure epsilon, rho); it gives (epsilon + epsilon_z(rho, delta), delta)-DP by basic composition of the
   pure part and the converted zCDP part.
 """
@@ -15,9 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crypto.continual_counting import WEIGHT_ONE, squared_sensitivity
-from federation.protocol.noise import gaussian_scale
-from federation.protocol.plan import MAX_WORDS, Marginal, Mechanism, Plan
+from federation.protocol.noise import SCALE_BITS, gaussian_scale
+from federation.protocol.plan import Marginal, Mechanism, Plan
 from federation.protocol.subjects import norms
 
 _NEGLIGIBLE_EXPONENT = 700.0
@@ -28,7 +26,7 @@ _LOG_ORDERS = math.log(1e-6), math.log(1e12)
 
 @dataclass(frozen=True)
 class PrivacyLoss:
-    """Pure `epsilon` plus `rho` of zCDP. Losses of plans over the same job-week add up."""
+    """Pure `epsilon` plus `rho` of zCDP. Losses of plans over the same unit add up."""
 
     epsilon: float
     rho: float
@@ -40,19 +38,19 @@ class PrivacyLoss:
         """The epsilon of (epsilon, delta)-DP."""
         return self.epsilon + zcdp_epsilon(self.rho, delta)
 
-    def of_group(self, weeks: int) -> "PrivacyLoss":
-        """The loss of a job of several weeks seen as one unit: pure epsilon grows k-fold, rho k²-fold."""
-        return PrivacyLoss(weeks * self.epsilon, weeks**2 * self.rho)
+    def of_group(self, windows: int) -> "PrivacyLoss":
+        """The loss of a lease of several windows seen as one unit: pure epsilon grows k-fold, rho k²-fold."""
+        return PrivacyLoss(windows * self.epsilon, windows**2 * self.rho)
 
 
 NO_LOSS = PrivacyLoss(0.0, 0.0)
 
 
 def plan_loss(plan: Plan) -> PrivacyLoss:
-    """The loss of a job-week by `plan` at every attendance, if in each group `plan.honest` of the smallest are honest.
+    """The loss of a unit by `plan` at every attendance, if in each group `plan.honest` of the smallest are honest.
 
     The worst is priced: there the noise that is opened is exactly what the plan asks for (`attendance.Shares`), and at
-    every other it is more. In a series: for this round and all later ones, whatever rows those have.
+    every other it is more.
     """
     losses = [_marginal_loss(plan, m, table.events.size) for m, table in zip(plan.marginals, plan.tables, strict=True)]
     return sum(losses, NO_LOSS)
@@ -62,9 +60,7 @@ def _marginal_loss(plan: Plan, marginal: Marginal, cells: int) -> PrivacyLoss:
     l1, l2 = norms(marginal.counts, plan.failures_per_unit)
     if plan.mechanism is Mechanism.DISCRETE_LAPLACE:
         return PrivacyLoss(l1 / marginal.noise_scale, 0.0)
-    sensitivity = l2 * math.sqrt(squared_sensitivity(plan.horizon))
-    if plan.series is not None:
-        cells = MAX_WORDS * plan.horizon  # the composition of the rounds to come, which may have more rows than this
+    sensitivity = l2 * (1 << SCALE_BITS[plan.mechanism])
     shares = plan.shares
     smallest, addends = min(shares.parts), shares.full * len(shares.parts)
     scales = gaussian_scale(plan, marginal, 1), gaussian_scale(plan, marginal, smallest)
@@ -139,26 +135,17 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
 
 
 def noise_scales(
-    mechanism: Mechanism,
-    epsilon: float,
-    delta: float,
-    failures_per_unit: int,
-    weights: tuple[float, ...],
-    horizon: int = 1,
+    mechanism: Mechanism, epsilon: float, delta: float, failures_per_unit: int, weights: tuple[float, ...]
 ) -> tuple[float, ...]:
     """Noise scale per marginal such that the whole plan costs (epsilon, delta), split over marginals by `weights`.
 
-    For marginals of failures; that of another subject is larger by the ratio of `federation.protocol.plan.norms`.
-    For Gaussian noise the weights share out rho, for Laplace noise epsilon. In a series of `horizon` weeks that is the
-    cost of a job-week over all of them, and the scale that of the fresh noise in each. The result errs on the private
-    side by one part in a million, which covers the distributed sum's distance from the ideal while a share's scale in
-    the ring is at least 3; what a plan costs in any case says `plan_loss`.
+    For marginals of failures; that of another subject is larger by the ratio of `federation.protocol.subjects.norms`.
+    For Gaussian noise the weights share out rho, for Laplace noise epsilon. The result errs on the private side by one
+    part in a million, which covers the distributed sum's distance from the ideal while a share's scale in the ring is
+    at least 3; what a plan costs in any case says `plan_loss`.
     """
     shares = np.array(weights) / sum(weights) * (1 - 1e-6)
     if mechanism is Mechanism.DISCRETE_LAPLACE:
-        if horizon != 1:
-            raise ValueError("only Gaussian noise is correlated over a series; Laplace noise needs horizon 1")
         return tuple(float(failures_per_unit / (epsilon * share)) for share in shares)
-    sensitivity = failures_per_unit * math.sqrt(squared_sensitivity(horizon)) / WEIGHT_ONE
     rho = zcdp_rho(epsilon, delta)
-    return tuple(float(sensitivity / math.sqrt(2 * rho * share)) for share in shares)
+    return tuple(float(failures_per_unit / math.sqrt(2 * rho * share)) for share in shares)

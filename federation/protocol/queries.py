@@ -25,9 +25,9 @@ class Query(StrEnum):
     """The queries, in the order of a week."""
 
     DIRECTORY = "directory"
+    ENDED = "ended"
     REGISTRATIONS = "registrations"
     CONTRIBUTION = "contribution"
-    UNHEARD = "unheard"
     BUNDLE = "bundle"
 
 

@@ -1,6 +1,7 @@
 """The messages of one week, in the order in which they travel.
 
 provider → tenant   DirectoryUpdate              newer entries of the directory (`federation.protocol.directory`)
+provider → tenant   EndedRounds                  who was counted in the epoch's rounds (`federation.protocol.endorsed`)
 tenant → provider   Signed(LeaseRequest)         which leases are mine?
 provider → tenant   Signed(LeaseGrants)          leases with their context tokens
 tenant → trustee    Signed(EvaluationRequest)    blinded elements to evaluate
@@ -8,8 +9,6 @@ trustee → tenant    EvaluationResponse           evaluated elements and a proo
 tenant → provider   Signed(Registration)         which lease carries which tokens
 provider → tenant   Signed(Plan)                 what to count (`federation.protocol.plan`)
 tenant → provider   Contribution                 a masked, noisy table behind a signed header
-provider → tenant   Signed(UnheardRequest)       earlier contributions of the series that did not arrive
-tenant → provider   Unheard                      those of them that are its own, as they were
 provider → trustee  Signed(UnmaskRequest)        the set of contributions to unmask
 trustee → provider  Signed(Endorsement)          this set, and no other of this round
 provider → trustee  UnmaskCall                   the request with the endorsements of a quorum
@@ -220,14 +219,13 @@ class RegistrationRequest(Message, frozen=True, tag="pharoah/registration-reques
             raise ValueError("the hours that are asked about end after they begin")
 
 
-class ContributionHeader(Message, frozen=True, tag="pharoah/contribution-header/2"):
+class ContributionHeader(Message, frozen=True, tag="pharoah/contribution-header/3"):
     """What a tenant signs of its answer to a plan. `cells` is the digest of the cells.
 
-    The answer counts failures from `start_hour` to the end of the plan's window: earlier than its beginning where weeks
-    were missed. `nonce` is fresh for each answer and every mask is bound to it: so two answers to one plan, of a tenant
-    whose database was set back, have masks of their own, and a trustee takes off those of the one that it is shown.
-    `after` is the digest of the signed header of the tenant's contribution before this one in the series: so the
-    provider learns of one that it has not heard.
+    The answer counts the windows from `start_hour` to the end of the plan's own: earlier ones of the epoch too, if
+    endorsed sets show that they were not counted. `nonce` is fresh for each answer and every mask is bound to it: so
+    two answers to one plan, of a tenant whose database was set back, have masks of their own, and a trustee takes off
+    those of the one that it is shown.
     """
 
     tenant: TenantId
@@ -236,14 +234,12 @@ class ContributionHeader(Message, frozen=True, tag="pharoah/contribution-header/
     start_hour: Count
     nonce: Nonce
     cells: Digest
-    after: Digest | None = None
 
 
 class Contribution(Message, frozen=True, tag="pharoah/contribution/3"):
     """A tenant's answer to a plan: the signed header, and cells plus noise plus one mask per trustee, mod 2^64.
 
-    Cells are little-endian words. In a series the cells come first, the noise after them, both under masks and neither
-    without them.
+    Cells are little-endian words.
     """
 
     header: bytes
@@ -265,61 +261,22 @@ def opened_contribution(
     return header, contribution
 
 
-class UnheardRequest(Message, frozen=True, tag="pharoah/unheard-request/1"):
-    """Digests of signed headers of contributions that later ones name and the provider has not heard."""
-
-    wanted: Many[Digest]
-
-
-class Unheard(Message, frozen=True, tag="pharoah/unheard/1"):
-    """Those of the wanted contributions that are the sender's own, as it keeps them; none for most tenants."""
-
-    contributions: Many[bytes]
-
-
-class GroupOfRound(Record, frozen=True):
-    """A group of contributions of an earlier round of a series, which was found to be poisoned."""
-
-    position: Count
-    group: Count
-
-
-class LateContributions(Record, frozen=True):
-    """Contributions to an earlier round of a series that arrived too late for it: its signed plan, and their headers.
-
-    Only their counts are opened, as counts of the round that lists them; their noise stays masked for ever.
-    """
-
-    plan: bytes
-    contributions: Many[bytes]
-
-    @property
-    def headers(self) -> tuple[ContributionHeader, ...]:
-        """What the contributions say, unverified."""
-        return tuple(reopened(ContributionHeader, signed) for signed in self.contributions)
-
-
-class UnmaskRequest(Message, frozen=True, tag="pharoah/unmask-request/5", dict=True):
+class UnmaskRequest(Message, frozen=True, tag="pharoah/unmask-request/6", dict=True):
     """The one set of contributions, in groups, whose masks a trustee may sum for a round.
 
     A contribution is named by its header, as its tenant signed it. The request carries the plan itself: masks are bound
-    to the plan's digest, so a trustee can hold the provider to the cohort minimum that the tenants saw. `after` is the
-    digest of the request that opened the round before in the series; `left_out` names groups of earlier rounds that no
-    longer count. `ownerships` are signed by tenants and show that every row has owners enough. The counts of `late`
-    contributions go with the first group, as those of earlier weeks do.
+    to the plan's digest, so a trustee can hold the provider to the cohort minimum that the tenants saw. `ownerships`
+    are signed by tenants and show that every row has owners enough. Without groups the round is given up: nothing of it
+    is ever unmasked.
     """
 
     plan: bytes
-    groups: Annotated[tuple[tuple[bytes, ...], ...], Meta(min_length=1)]
-    after: Digest | None
-    left_out: Many[GroupOfRound]
+    groups: Many[tuple[bytes, ...]]
     ownerships: Many[bytes]
-    late: Many[LateContributions] = ()
 
     def __post_init__(self) -> None:
         try:
             members = [[header.tenant for header in group] for group in self.headers]
-            late = [(header.round_id, header.tenant) for group in self.late for header in group.headers]
         except DecodeError as error:
             raise ValueError(f"a group names what is {error.what}") from error
         if any(group != sorted(group) for group in members):
@@ -327,8 +284,6 @@ class UnmaskRequest(Message, frozen=True, tag="pharoah/unmask-request/5", dict=T
         everybody = list(chain.from_iterable(members))
         if len(set(everybody)) != len(everybody):
             raise ValueError("each contributor is named once")
-        if late != sorted(set(late)):
-            raise ValueError("late contributions are sorted by round and tenant, and each is named once")
 
     @cached_property
     def headers(self) -> tuple[tuple[ContributionHeader, ...], ...]:
@@ -341,12 +296,16 @@ class UnmaskRequest(Message, frozen=True, tag="pharoah/unmask-request/5", dict=T
         return tuple(header.tenant for header in chain.from_iterable(self.headers))
 
 
-class Endorsement(Message, frozen=True, tag="pharoah/endorsement/1"):
-    """A trustee's word that it will unmask this request in this round, and no other."""
+class Endorsement(Message, frozen=True, tag="pharoah/endorsement/2"):
+    """A trustee's word that it will unmask this request in this round, and no other.
+
+    `endorsed` is the digest of the `federation.protocol.endorsed.EndorsedSet` of the request, which tenants get to see.
+    """
 
     trustee: Count
     round_id: RoundId
     request: Digest
+    endorsed: Digest
 
 
 class UnmaskCall(Message, frozen=True, tag="pharoah/unmask-call/1"):

@@ -1,7 +1,7 @@
 """What a marginal counts: failures, or one of the optional subjects, each with its dimensions and its sensitivity.
 
-A job-week adds at most `failures_per_unit` to the cells of a marginal of failures. To an optional one it adds at most
-one to each of at most `cells` cells, its own and those of others that are held against it.
+A unit (a lease in a window) adds at most `failures_per_unit` to the cells of a marginal of failures. To an optional one
+it adds at most one to each of at most `cells` cells, its own and those of others that are held against it.
 
 To count something else, add a row to `OPTIONAL`, a source of observations to `tenant_client.rounds.observed`, and a
 share to the settings of the provider; policies refuse plans with dimensions that they do not list.
@@ -21,8 +21,8 @@ class Subject(StrEnum):
 
     FAILURES = "failures"
     VOTES = "votes"  # ends of a pair of nodes between which a collective was slow or hung; half a vote each
-    SPEED = "speed"  # job-weeks whose steps were watched, by whether they were slow
-    GOODPUT = "goodput"  # job-weeks with steps, by the share of their time that training kept
+    SPEED = "speed"  # leases in windows whose steps were watched, by whether they were slow
+    GOODPUT = "goodput"  # leases in windows with steps, by the share of their time that training kept
 
 
 SLOW_PACE, USUAL_PACE = "slow", "usual"
@@ -32,7 +32,7 @@ GOODPUT_BANDS = tuple(f"{edge:g}" for edge in GOODPUT_EDGES)
 
 @dataclass(frozen=True)
 class OptionalSubject:
-    """The dimensions of its table, in how many cells a job-week changes the count by one, and levels that are public.
+    """The dimensions of its table, in how many cells a unit changes the count by one, and levels that are public.
 
     Dimensions without public levels are tokens.
     """
@@ -56,12 +56,12 @@ OBSERVED_LEVELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def most_added(counts: Subject, failures_per_unit: int) -> tuple[int, int]:
-    """What a job-week adds at most: to one cell of a marginal that counts this, and to all of its cells together."""
+    """What a unit adds at most: to one cell of a marginal that counts this, and to all of its cells together."""
     return (failures_per_unit, failures_per_unit) if counts is Subject.FAILURES else (1, OPTIONAL[counts].cells)
 
 
 def norms(counts: Subject, failures_per_unit: int) -> tuple[float, float]:
-    """By how much a job-week moves a marginal that counts this, at most: in the L1 and in the L2 norm, in counts.
+    """By how much a unit moves a marginal that counts this, at most: in the L1 and in the L2 norm, in counts.
 
     >>> norms(Subject.FAILURES, 1), norms(Subject.VOTES, 1)
     ((1.0, 1.0), (2.0, 1.4142135623730951))
