@@ -62,7 +62,7 @@ class PlanRefused(Refusal):
 
 
 class BudgetExceeded(Refusal):
-    """The job-weeks of a plan have too little privacy budget left."""
+    """The units of a plan have too little privacy budget left."""
 
     default_hint = "nothing was spent or sent; raise the limit in policy.toml only if the owner of the data agrees"
 
@@ -80,24 +80,15 @@ class MemberRefused(Refusal):
 
 
 class AlreadyAnswered(Refusal):
-    """A trustee has already endorsed another set of contributions for this round, or at its place in its series."""
+    """A trustee has already endorsed another set of contributions for this round, or for its window."""
 
     default_hint = "a round is unmasked for one set only; start a new round"
 
 
 class OutOfOrder(Refusal):
-    """A round of a series would be unmasked out of order."""
+    """A step came before the one that it needs, such as unmasking before enough trustees endorsed the set."""
 
-    default_hint = "finish the previous round first; a trustee that was away can still answer it"
-
-
-class NotInCustody(PeerFault):
-    """Mask keys of a new epoch are not left with a trustee: the round waits until they are, and nothing is lost."""
-
-    default_hint = (
-        "their owners run `pharoah-trustee deposit`, and this trustee's owner `pharoah-trustee keep-deposit`; then the"
-        " round goes on by itself"
-    )
+    default_hint = "take the step before it first; a trustee that was away can still answer"
 
 
 class TooFewOwners(Refusal):
