@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from crypto.continual_counting import WEIGHT_ONE
 
 from crypto import continual_counting
-from crypto.continual_counting import WEIGHT_ONE
 from federation.protocol import life_table
 from federation.protocol.causes import Domain
 from federation.protocol.life_table import Floats, LifeTable
