@@ -31,7 +31,7 @@ from federation.protocol.privacy_cost import noise_scales
 from federation.protocol.round_messages import LADDER_LABELS
 from federation.protocol.subjects import OBSERVED_LEVELS, OPTIONAL, TOKEN_DIMENSIONS, Subject, norms
 from provider_server.fleet.leases import Lease
-from provider_server.rounds.schedule import Window, Windows
+from provider_server.rounds.schedule import Window, Windows, window_of
 
 LEAST_SCALE = 3.0  # of a part of a tenant's Gaussian noise: sums of smaller ones are not priced as one Gaussian
 
@@ -126,6 +126,17 @@ class PlanSettings:
         norm = 0 if self.mechanism is Mechanism.DISCRETE_LAPLACE else 1
         moved = (norms(spec.counts, self.failures_per_unit)[norm] for spec in self.marginals)
         return tuple(scale * own for scale, own in zip(scales, moved, strict=True))
+
+
+def windows_at(settings: PlanSettings, plans: Iterable[Plan], hour: float) -> tuple[int, ...]:
+    """The edges of the windows of an hour's epoch: those of its first plan, whatever the settings say since."""
+    epoch = Windows(settings.windows, settings.weeks_per_epoch).epoch(hour)
+    return next((plan.windows for plan in plans if plan.epoch == epoch), settings.edges(epoch))
+
+
+def window_at(settings: PlanSettings, plans: Iterable[Plan], hour: float) -> Window:
+    """The window that holds an hour."""
+    return window_of(windows_at(settings, plans, hour), hour)
 
 
 def make_plan(

@@ -35,7 +35,14 @@ from provider_server.rounds.grouping import TenantScores, assign
 from provider_server.rounds.lease_book import LeaseBook
 from provider_server.rounds.opening import open_release
 from provider_server.rounds.owners import as_owned, evidence, with_held_links
-from provider_server.rounds.planning import MOST_EXCESS, PlanSettings, check_mask_keys, make_plan, most_excess
+from provider_server.rounds.planning import (
+    MOST_EXCESS,
+    PlanSettings,
+    check_mask_keys,
+    make_plan,
+    most_excess,
+    windows_at,
+)
 from provider_server.rounds.round import Grouping, Round, new_round
 from provider_server.rounds.schedule import Window, window_of
 from provider_server.store.hint_store import HintStore
@@ -54,9 +61,7 @@ class WeekHeld(Refusal):
 class RoundUnderWay(Refusal):
     """A new round would begin before the one before it has ended."""
 
-    default_hint = (
-        "continue it with `pharoah-provider round`, or abandon it with `--give-up`; then the next round counts its units"
-    )
+    default_hint = "continue it with `pharoah-provider round`, or abandon it with `--give-up`; then the next round counts its units"
 
 
 class Provider(LeaseBook):
@@ -122,9 +127,7 @@ class Provider(LeaseBook):
 
         It starts at the epoch's start, since a tenant that was away may contribute the windows that it missed.
         """
-        return self._signing_key.sign(
-            RegistrationRequest(self.epoch(window[0]), self.windows(window[0])[0], window[1])
-        )
+        return self._signing_key.sign(RegistrationRequest(self.epoch(window[0]), self.windows(window[0])[0], window[1]))
 
     def register(self, answer: bytes) -> None:
         """Stores a tenant's tokens for its own leases; a bad answer is logged and dropped."""
@@ -139,10 +142,8 @@ class Provider(LeaseBook):
     # ---- a round -----------------------------------------------------------------------------------------------------
 
     def windows(self, hour: float) -> tuple[int, ...]:
-        """The edges of the windows of an hour's epoch: those of its first plan, whatever the settings say since."""
-        epoch = self.epoch(hour)
-        held = next((plan for plan in self.plans() if plan.epoch == epoch), None)
-        return self.settings.edges(epoch) if held is None else held.windows
+        """The edges of the windows of an hour's epoch."""
+        return windows_at(self.settings, self.plans(), hour)
 
     def window_at(self, hour: float) -> Window:
         """The window that holds an hour."""

@@ -8,8 +8,8 @@
 - Every step is stored before the next begins, so a killed provider continues where it was: contributions and trustees'
   answers are stored as received, and the round's only request before it is first sent.
 - A trustee that does not answer delays a round; nothing is lost.
-- A round ends with a set that a quorum of trustees endorsed, which every tenant is shown (`ended`): that of its request,
-  or the empty one where it was given up. Who is not in it counts again in the next round.
+- A round ends with a set that a quorum of trustees endorsed, which every tenant is shown (`ended`): that of its
+  request, or the empty one where it was given up. Who is not in it counts again in the next round.
 - Contributions are split at random into groups of at least the cohort minimum, and each group's sum is unmasked
   separately, so that a false contribution spoils only its group (`provider_server.rounds.grouping`).
 """
@@ -311,7 +311,7 @@ def new_round(
 ) -> Round:
     """Signs a plan and stores the round that it opens, with the signed statements of owners that its rows rest on.
 
-    LostStep where it is to be `alone`, and another process has opened one meanwhile. The statements are stored now since
+    LostStep where it is to be `alone`, and another process has opened one meanwhile. The statements are stored now, as
     owners make new ones for later rounds.
     """
     signed_plan = signing_key.sign(plan)
