@@ -30,23 +30,6 @@ FAR = 10.0  # standard deviations of noise: further from the likeliest failures,
 
 
 @dataclass(frozen=True, eq=False)
-class NoisySight:
-    """Own failures of all pairs under noise: counts, its variance, exposure, all flat, and `counted` as below."""
-
-    counts: Floats
-    variance: Floats
-    exposure: Floats
-    counted: Floats
-
-    def witness(self, chosen: Places, pairs: int) -> "NoisyCounts":
-        """What they say of the pairs at the flat positions `chosen`, of so many; nothing where nobody looked."""
-        exposure = np.maximum(self.exposure, LEAST_EXPOSURE)
-        columns = (column.reshape(pairs, -1)[chosen] for column in (self.counts, self.variance, exposure, self.counted))
-        counts, variance, looked, counted = columns
-        return NoisyCounts.of(counts[:, 0], variance[:, 0], looked[:, 0], counted)
-
-
-@dataclass(frozen=True, eq=False)
 class NoisyCounts:
     """Counts of P pairs, the variance of their noise and their exposure, all (P,).
 
