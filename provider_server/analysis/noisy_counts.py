@@ -5,7 +5,8 @@
 for P pairs with exposures E (P,) and every rate x on a grid. Where a cap lets only some failures count, what counts is
 a concave function of x; that function is given. The likelihood is exact: one grid of log means serves all pairs
 (beyond `MOST_COUNTS` failures: its normal approximation). Of that grid, what is asked for is worked out anew each time,
-pairs of like exposure together (`only`): all of it would be the largest table of the learner.
+pairs of like exposure together (`only`): all of it would be the largest table of the learner. Noise is a sum of
+discrete Laplace noises in truth; their exact law in place of the normal one ranked pairs no better.
 """
 
 from dataclasses import dataclass, replace
