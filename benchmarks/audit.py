@@ -70,9 +70,9 @@ def of_epoch(parties: Parties, *, quick: bool) -> list[Case]:
     of = parties, make_plans(parties, default_settings(LAPLACE), _CELLS), _CELLS
     setting = f"{len(of[1])} windows of an epoch, as shipped; half collude"
     return [
-        OfReleases(setting, *of, 1 if quick else 20, colluding=5),
+        OfReleases(setting, *of, 2 if quick else 20, colluding=5),
         OfReleases("  one of ten colludes", *of, 0 if quick else 5),
-        OfReleases("  noise a fifth narrower", *of, 1 if quick else 5, NARROWER, 5, CONVICTED),
+        OfReleases("  noise a fifth narrower", *of, 3 if quick else 8, NARROWER, 5, CONVICTED),
     ]
 
 
@@ -94,7 +94,7 @@ def of_attendances(*, quick: bool) -> list[Case]:
         here = parties.answering(answered), plans, _OF_ONE
         setting = f"one round, {answered} of {MEMBERS} answer, {colluding} collude"
         found.append(OfReleases(setting, *here, 1 if quick else 10, colluding=colluding))
-        found.append(OfReleases("  noise a fifth narrower", *here, 1 if quick else 10, NARROWER, colluding, CONVICTED))
+        found.append(OfReleases("  noise a fifth narrower", *here, 4 if quick else 10, NARROWER, colluding, CONVICTED))
     return found
 
 

@@ -97,7 +97,8 @@ class LaplaceAttack:
 
     def scores(self, seen: Iterable[Floats], canaries: int) -> Floats:
         """Summed over marginals."""
-        cells = np.concatenate([np.rint(at_canaries(self.plan, flat, canaries)).astype(np.int64) for flat in seen], axis=1)
+        counts = np.concatenate([at_canaries(self.plan, flat, canaries) for flat in seen], axis=1)
+        cells = np.rint(counts).astype(np.int64)
         total: Floats = np.sum([self._ratios(at, counts) for at, counts in enumerate(cells)], axis=0)
         return total
 

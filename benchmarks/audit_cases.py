@@ -115,7 +115,7 @@ def toss(canaries: int) -> Coins:
 
 @dataclass(frozen=True)
 class OfReleases:
-    """All releases of an epoch, or of one round, when some of the tenants that answer collude; canaries are of a round."""
+    """All releases of an epoch, or of one round with so many canaries, when some of the tenants that answer collude."""
 
     setting: str
     parties: Parties

@@ -87,9 +87,8 @@ def seen_of_epoch(
         made = released(plan, sent, [trustee.share(plan, sent) for trustee in trustees])
         own = [one.own for one in sent[len(sent) - colluding :]]
         theirs = _opened(plan, add_words([np.zeros(plan.words, np.uint64), *own]), len(sent))
-        yield np.concatenate(
-            [(table.events - known).reshape(-1) for table, known in zip(made.tables, from_ring(plan, theirs), strict=True)]
-        )
+        pairs = zip(made.tables, from_ring(plan, theirs), strict=True)
+        yield np.concatenate([(table.events - known).reshape(-1) for table, known in pairs])
 
 
 def _sent(parties: Parties, plan: Plan, coins: Coins, sampler: NoiseSampler) -> list[Contributed]:

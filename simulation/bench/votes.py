@@ -10,7 +10,8 @@ a fault of each kind. All ways see the same jobs and faults. `way` is what is co
            threshold of 1% of all votes, no privacy: it names links, and a link of the faulty part is right
 
 Pairs and rails are looked at after the last week alone. `share` is the part of the budget that votes get, 0: no
-privacy. Noise is the mechanism's own, drawn from the system, of as many windows as a total has. A row without enough owners is not counted.
+privacy. Noise is the mechanism's own, drawn from the system, of as many windows as a total has. A
+row without enough owners is not counted.
 `top_1` is how often the first suspect is faulty, where there is a fault; `found` the share of faults that are named;
 `fdr` the mean share of false ones among those named; `votes` those that faults caused.
 """
