@@ -1,7 +1,8 @@
 """What a round costs each party as tenants and cells grow.
 
 A row is one round of `simulation.bench.scale_round`, in a process of its own. Where all contributions together would
-be larger than the bound, a round with fewer contributors is held, and one with half as many of them says what each further tenant costs: such a row has `measured_tenants` below `tenants`.
+be larger than the bound, a round with fewer contributors is held, and one with half as many of them says what each
+further tenant costs: such a row has `measured_tenants` below `tenants`.
 
 `tenant_cpu_seconds`       one answer of a tenant whose service has answered before: policy, price, ledger, noise, masks
 `first_answer_cpu_seconds` the same where the process makes its tables of noise for the first time

@@ -21,14 +21,14 @@ import numpy as np
 
 from crypto.codec import digest, encode
 from crypto.ids import Digest, EncodedElement, Nonce, RoundId, TenantId
-from crypto.masking import MaskKey, MaskStream, Words, add_words, mask_cells, words_to_bytes
-from crypto.signing import SigningKey, name_of
+from crypto.masking import MaskKey, MaskStream, Words, mask_cells, words_to_bytes
+from crypto.signing import SigningKey
 from crypto.threshold import KeyShare
 from federation.protocol import noise
 from federation.protocol.directory import Chain, Member
-from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
+from federation.protocol.plan import MaskTrustee, Plan
 from federation.protocol.queries import Query
-from federation.protocol.round_messages import Contribution, ContributionHeader, UnmaskRequest
+from federation.protocol.round_messages import Contribution, ContributionHeader
 from federation.protocol.seats import TrusteeRecord
 from federation.runtime.pinned_directory import pin
 from provider_server.network.grid_tenants import GridTenants

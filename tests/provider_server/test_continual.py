@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, reduce
-from typing import Any
 
 import numpy as np
 import pytest
@@ -370,9 +369,8 @@ def test_what_is_watched_in_releases_scatters_as_it_is_said_to(epsilon: float | 
     cloud, rng, squares = world(), np.random.default_rng(10), []
     for seed in range(3):
         made = releases(drawn(cloud.truth, rng), epsilon, InsecureSeeded(seed))
-        for one in windows.watched(made, cloud.truth):
-            if one.what.startswith("context") or one.what == "total":
-                squares.append((one.counted - one.predicted) ** 2 / (one.noise_variance + one.variance))
+        found = [one for one in windows.watched(made, cloud.truth) if one.what.startswith(("context", "total"))]
+        squares += [(one.counted - one.predicted) ** 2 / (one.noise_variance + one.variance) for one in found]
     every = np.concatenate(squares)
     reach = 4.0 * np.sqrt(2.5 / len(every))
     assert every.mean() == pytest.approx(1.0, abs=reach)

@@ -13,7 +13,7 @@ from crypto.masking import Words
 from federation.protocol import noise
 from federation.protocol.plan import Plan
 from simulation.bench import scale, scale_round
-from simulation.bench.scale_round import REAL_TENANTS, Costs, Keys, cells_plan, measure, week
+from simulation.bench.scale_round import REAL_TENANTS, Costs, Keys, cells_plan, measure
 from simulation.cli import app
 from tests.support import schemas
 
