@@ -139,9 +139,7 @@ def _end_without_set(round_: Round, failures: Sequence[PharoahError]) -> None:
     bound = sum(isinstance(error, AlreadyAnswered) for error in failures)
     if not round_.can_end_empty(bound):
         round_.refuse()
-        logger.warning(
-            "round %s: trustees are bound to its set, and none is shown to tenants", round_.plan.round_id
-        )
+        logger.warning("round %s: trustees are bound to its set, and none is shown to tenants", round_.plan.round_id)
         return
     _raise_first(round_, failures)
 

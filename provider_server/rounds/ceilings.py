@@ -6,8 +6,8 @@ Along dimensions that describe the failure (domain, reason) every level that the
 ceiling, as nobody but the tenant knows which it was. So honest counts, before noise, never exceed the ceiling of a
 cell, nor that of a whole marginal.
 
-A failure at the very edge of a band, a window or a lease belongs to both sides here, widened by `slack_h` for clocks that
-differ; a ceiling may be too high by that, never too low. The rows are the provider's own record: a tenant that
+A failure at the very edge of a band, a window or a lease belongs to both sides here, widened by `slack_h` for clocks
+that differ; a ceiling may be too high by that, never too low. The rows are the provider's own record: a tenant that
 registered other labels than it counts by may exceed them.
 
 Memory: tenants times the rows and bands of each marginal, in float64; levels of the failure cost nothing.

@@ -61,7 +61,9 @@ class WeekHeld(Refusal):
 class RoundUnderWay(Refusal):
     """A new round would begin before the one before it has ended."""
 
-    default_hint = "continue it with `pharoah-provider round`, or abandon it with `--give-up`; then the next round counts its units"
+    default_hint = (
+        "continue it with `pharoah-provider round`, or give it up with `--give-up`: the next counts its units"
+    )
 
 
 class Provider(LeaseBook):
