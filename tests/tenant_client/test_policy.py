@@ -27,7 +27,6 @@ from tests.support.factories import (
     POLICY,
     TENANTS,
     WEEKS_PER_EPOCH,
-    a_lease,
     a_plan,
     keys,
     mask_trustees,

@@ -161,7 +161,7 @@ def test_ages_before_the_first_band_have_no_exposure_and_no_count() -> None:
 
 
 @pytest.mark.parametrize(("reason", "domain"), [(cause.slug, cause.domain) for cause in CAUSES.values()])
-def test_every_reason_counts_in_its_domain_and_as_itself_where_reasons_are_asked_for(reason: str, domain: Domain) -> None:
+def test_every_reason_counts_in_its_domain_and_as_itself_where_asked(reason: str, domain: Domain) -> None:
     plan = plan_of()
     pairs, hazard, control = counts(plan, [labelled(a_unit(1), reason=reason)])
     assert pairs.sum() == (1 if domain is Domain.INFRASTRUCTURE else 0)
