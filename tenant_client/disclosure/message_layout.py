@@ -44,7 +44,7 @@ def layout(message: bytes, plan: Plan) -> tuple[Part, ...]:
         (
             "start",
             msgpack.packb(header.start_hour),
-            "the first hour counted; the last is before the end of the plan's window",
+            "the first hour counted; the last ends the plan's window",
         ),
         ("nonce", bytes(header.nonce), "random, for this message only: no other message has the same masks"),
         ("digest", bytes(header.cells), "digest of the cells, so that the signature covers them"),

@@ -210,7 +210,7 @@ def test_gaussian_noise_needs_a_delta() -> None:
         noise_scales(GAUSSIAN, 1.0, 0.0, 1, (1.0,))
 
 
-# ---- leases of several windows -----------------------------------------------------------------------------------------
+# ---- leases of several windows ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("windows", [1, 2, 13])

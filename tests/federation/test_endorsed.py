@@ -44,8 +44,6 @@ def test_a_set_names_its_tenants_in_order_and_each_once() -> None:
     for wrong in (whole.tenants[::-1], whole.tenants[:1] * 2):
         with pytest.raises(ValueError, match="the tenants of a set are sorted and each is named once"):
             replace(whole, tenants=wrong)
-        with pytest.raises(DecodeError):
-            decode(EndorsedSet, encode(whole).replace(b"".join(whole.tenants), b"".join(wrong)))
 
 
 def test_the_set_of_a_request_names_who_is_in_any_of_its_groups(cast: Cast) -> None:
@@ -100,7 +98,7 @@ TOO_FEW: Mapping[str, tuple[bytes, ...]] = {
 
 @pytest.mark.parametrize("name", TOO_FEW)
 def test_a_set_that_fewer_endorsed_does_not(name: str) -> None:
-    with pytest.raises(PeerFault, match="3 trustees endorsed the set|0 trustees endorsed the set") as fault:
+    with pytest.raises(PeerFault, match=r"[03] trustees endorsed the set") as fault:
         check_ended(EndedRound(endorsed_set(PLAN, ()), TOO_FEW[name]), chain())
     assert "4 are needed" in fault.value.what
 

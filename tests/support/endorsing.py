@@ -1,4 +1,4 @@
-"""Rounds that are over, as the provider shows them: a set, and what trustees of `tests.support.factories` signed of it."""
+"""Rounds that are over, as the provider shows them: a set, and what trustees signed of it."""
 
 from collections.abc import Iterable, Sequence
 

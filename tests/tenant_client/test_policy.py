@@ -1,11 +1,15 @@
 """What a tenant refuses: each limit holds at its value, gives way nowhere beyond it, and says so."""
 
+import math
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import fields
+from scipy.stats import nbinom
 
 from crypto.errors import PlanRefused
 from crypto.masking import MaskKey
@@ -332,11 +336,20 @@ def of_members(members: int) -> Plan:
     return a_plan(members=members, **TEN)
 
 
+def epsilon_of(scale: float, part: float) -> float:
+    """Of a part of the discrete Laplace noise of a scale, at a count that moves by one."""
+    one = nbinom(part, -math.expm1(-1 / scale)).pmf(np.arange(4000))
+    law = [float(one[: len(one) - at] @ one[at:]) for at in range(60)]
+    return max(math.log(nearer / further) for nearer, further in pairwise(law))
+
+
 def test_ten_honest_tenants_among_forty_members_refuse_noise_that_relies_on_twenty() -> None:
-    """Thirty are invented, and their noise is known: what the ten leave is worth an epsilon of 1.8 and not of 1."""
+    """Thirty are invented, and their noise is known: the ten leave so little that epsilon is 2.5 and not 1."""
     attack = of_members(40)
     assert attack.shares.full == 20
-    assert 10 * attack.shares.of(attack.honest(40)) == pytest.approx(0.5, abs=0.1)  # of the noise that was priced
+    left = 10 * float(attack.shares.of(attack.honest(40)))
+    assert sum(epsilon_of(marginal.noise_scale, left) for marginal in attack.marginals) == pytest.approx(2.5, abs=0.2)
+    assert sum(epsilon_of(marginal.noise_scale, 1.0) for marginal in attack.marginals) == pytest.approx(1.0)
     with pytest.raises(PlanRefused) as refusal:
         checked(attack, DEFAULT, members_seen=10)
     assert "its noise relies on up to 20 honest tenants, 5 of the 10 members last seen" in refusal.value.what

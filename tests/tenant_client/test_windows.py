@@ -212,7 +212,7 @@ def test_what_is_no_list_of_rounds_is_refused(cast: Cast) -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_two_sets_of_one_round_are_kept_as_proof_and_end_the_epoch_here(cast: Cast, at_once: bool) -> None:
+def test_two_sets_of_one_round_are_kept_as_proof_and_end_the_epoch_here(cast: Cast, *, at_once: bool) -> None:
     tenant = failing(cast)
     tenant.contribute(signed(plan_of(0)))
     rounds = [ended(plan_of(0), (0, *OTHERS)), ended(plan_of(0), OTHERS)]
