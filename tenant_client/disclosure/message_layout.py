@@ -41,7 +41,11 @@ def layout(message: bytes, plan: Plan) -> tuple[Part, ...]:
         ("tenant", bytes(header.tenant), "your id, derived from your signing key"),
         ("round", bytes(header.round_id), "the round that this answers"),
         ("plan", bytes(header.plan), "digest of the plan that was answered"),
-        ("start", msgpack.packb(header.start_hour), "the first hour counted; the last is before the end of the plan's window"),
+        (
+            "start",
+            msgpack.packb(header.start_hour),
+            "the first hour counted; the last ends the plan's window",
+        ),
         ("nonce", bytes(header.nonce), "random, for this message only: no other message has the same masks"),
         ("digest", bytes(header.cells), "digest of the cells, so that the signature covers them"),
         ("cells", bytes(contribution.cells), ""),

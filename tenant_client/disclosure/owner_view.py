@@ -81,9 +81,7 @@ def _same_in_form(tenant: Tenant, plan: Plan) -> bytes:
     """A message with the form and length of a contribution, and filler in place of secrets."""
     filler = hashlib.shake_256(b"pharoah/preview").digest(8 * plan.words + 144)
     start_hour, nonce = tenant.begins(plan), Nonce(filler[128:144])
-    header = ContributionHeader(
-        tenant.id, plan.round_id, Digest(filler[:32]), start_hour, nonce, Digest(filler[32:64])
-    )
+    header = ContributionHeader(tenant.id, plan.round_id, Digest(filler[:32]), start_hour, nonce, Digest(filler[32:64]))
     signed = encode(Signed(Signature(filler[64:128]), memoryview(encode(header))))
     return encode(Contribution(signed, memoryview(filler[144:])))
 

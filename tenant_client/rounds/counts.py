@@ -58,9 +58,7 @@ def build_tables(
     )
 
 
-def _count_observed(
-    plan: Plan, marginal: Marginal, table: LifeTable, observations: Sequence[Observation]
-) -> Integers:
+def _count_observed(plan: Plan, marginal: Marginal, table: LifeTable, observations: Sequence[Observation]) -> Integers:
     """Of each unit its first observation that has a row; in no cell twice, and in no more cells than it may."""
     counts = np.zeros(table.shape, np.int64)
     places = [{level: position for position, level in enumerate(dimension.levels)} for dimension in table.dimensions]

@@ -14,10 +14,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
-from numpy.typing import NDArray
-from scipy.stats import norm
-
 from crypto.continual_counting import (
     MOST_WEEKS,
     WEIGHT_ONE,
@@ -28,6 +24,10 @@ from crypto.continual_counting import (
     squared_sensitivity,
     weights,
 )
+from hypothesis import given, settings, strategies as st
+from numpy.typing import NDArray
+from scipy.stats import norm
+
 from crypto.ids import RoundId
 from crypto.masking import Words, add_words
 from federation.protocol.life_table import Dimension, Floats, LifeTable, births, embed

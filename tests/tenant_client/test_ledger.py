@@ -1,4 +1,4 @@
-"""The budget: charged before anything is drawn, once per round and window, given back if it was not opened, and kept for good."""
+"""The budget: charged before anything is drawn, once per round, given back if nothing was opened, and kept."""
 
 import math
 import sqlite3
