@@ -1,9 +1,10 @@
 """What learning starts from: the sums of all releases, the job-weeks behind them, and what the provider saw itself.
 
-Releases add up cell by cell, and so do their noise variances; the last release of a series covers the whole series.
-Without own failures, a pair keeps the total of the release that tells most of it: what is heeded runs no more, and
-later totals add noise alone.
-Own failures are mapped to the tenants' unit: the job-weeks of leases whose tenants answered, where the provider looked.
+Windows are disjoint: releases add up cell by cell, and so do their noise variances.
+Without own failures, a pair's total leaves out the windows that would add more noise than they tell: what is heeded
+runs no more.
+Own failures, which operators alone learn from, are mapped to the tenants' unit: the job-weeks of leases whose tenants
+answered, where the provider looked.
 """
 
 import operator
@@ -14,20 +15,16 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.ids import RoundId
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.round_messages import finest_row
-from provider_server.analysis.few_owners import FewOwners
 from provider_server.analysis.own_failures import Leases
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.own_failures import OwnRecord
-from provider_server.learning.own_sight import Batches, Exact, Mask, OwnSight, enough
 from provider_server.rounds.release import Release
 
 Places = NDArray[np.intp]
+Mask = NDArray[np.bool_]
 NOBODY = OwnRecord.of((), looked=())
-
-NEWEST = 1.1  # an older total has to tell so much more to be preferred to the newest
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +34,8 @@ class Seen:
     `node_hours` has shape (J, bands), all else (J,). `level` (context and build-up) and `cell` (pairs, flat) are the
     rows whose total holds a job-week; `pair` is the one that its workload and context have by now, perhaps a finer one;
     -1 where there is none. `most` is F, `lease` the place of its lease, `size` the doublings of its nodes, `owner` the
-    place of its tenant, `opening` that of the release that counted it. `watched` says whether the provider looked,
-    `visible` (J, bands) how many failures it saw, 0 where they have not `entered`. `control` counts script errors by
-    pair, its exposure in job-weeks; `own` is what may be told.
+    place of its tenant. `watched` says whether the provider looked and the pair has a row, `visible` (J, bands) how
+    many failures it saw there. `control` counts script errors by pair, its exposure in job-weeks.
     """
 
     hazard: LifeTable
@@ -53,31 +49,18 @@ class Seen:
     lease: Places
     size: Places
     owner: Places
-    opening: Places
     watched: Mask
     visible: Floats
-    entered: Mask
-    few: Mask
-    own: OwnSight | None
 
     @classmethod
-    def of(cls, releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None) -> "Seen":
+    def of(cls, releases: Sequence[Release], leases: Sequence[Lease], own: OwnRecord | None) -> "Seen":
         """Of all releases so far, the leases of their windows, and what was seen there (None: nobody looked)."""
-        last = {made.plan.series.name: made.plan.round_id for made in releases if made.plan.series}
-        counted = [made for made in releases if _is_last(made, last)]
-        hazard, pairs = (_sum(made.table(name) for made in counted) for name in ("hazard", "pairs"))
+        hazard, pairs = (_sum(made.table(name) for made in releases) for name in ("hazard", "pairs"))
         held = np.ones((len(releases), pairs.events.size), np.bool_)
         if own is None:
             pairs, held = _remembered(releases, pairs)
-        columns = zip(*_job_weeks(releases, leases, hazard, pairs, held, own.record if own else NOBODY), strict=True)
-        hours, level, cell, pair, most, lease, size, owner, opening, watched, seen = map(np.concatenate, columns)
-        bound = own.owners_minimum if isinstance(own, Exact) else None
-        row = pair if isinstance(own, Exact) and bound is None else cell
-        batches = Batches.of(np.where(watched, row, -1), owner, opening, seen.sum(axis=1), bound)
-        of_leases = hours, level, cell, pair, most, lease, size, owner, opening, watched
-        visible = np.where(batches.entered[:, None], seen, 0.0)
-        control = _control(counted, pairs)
-        return cls(hazard, pairs, control, *of_leases, visible, batches.entered, batches.few, own)
+        columns = zip(*_job_weeks(releases, leases, hazard, pairs, held, own or NOBODY), strict=True)
+        return cls(hazard, pairs, _control(releases, pairs), *map(np.concatenate, columns))
 
     def by_level(self, weight: Floats) -> Floats:
         """Node-hours times `weight`, which is broadcast to (J, bands), by context level and band."""
@@ -93,60 +76,43 @@ class Seen:
         return total.astype(np.float64).reshape(self.pairs.shape)
 
     def leases(self, explained: Floats) -> Leases:
-        """What entered of each lease beside what hazards explain of its job-weeks (J,), and of whom it did not."""
-        row = self.pair if isinstance(self.own, Exact) and self.own.owners_minimum is None else self.cell
-        known = np.flatnonzero(self.entered)
-        group = self.lease[known] * self.pairs.events.size + row[known]
+        """What was seen of each lease beside what hazards explain of its job-weeks (J,)."""
+        known = np.flatnonzero(self.watched)
+        group = self.lease[known] * self.pairs.events.size + self.pair[known]
         _, first, lease = np.unique(group, return_index=True, return_inverse=True)
         failures, expected = (
-            np.bincount(lease, weight[known], len(first)) for weight in (self.visible.sum(axis=1), explained)
+            np.bincount(lease, weight[known], len(first)).astype(np.float64)
+            for weight in (self.visible.sum(axis=1), explained)
         )
-        few = self._few(explained)
-        return Leases(failures.astype(np.float64), expected.astype(np.float64), row[known][first], few)
-
-    def _few(self, explained: Floats) -> FewOwners | None:
-        if not isinstance(self.own, Exact) or self.own.owners_minimum is None:
-            return None
-        owners, few = int(self.owner.max(initial=0)) + 1, np.flatnonzero(self.few)
-        group, of = np.unique(self.cell[few] * owners + self.owner[few], return_inverse=True)
-        expected = np.bincount(of, explained[few], len(group)).astype(np.float64)
-        return FewOwners(expected, group // owners, enough(self.own.owners_minimum))
+        return Leases(failures, expected, self.pair[known][first], self.owner[known][first])
 
 
 def _remembered(releases: Sequence[Release], total: LifeTable) -> tuple[LifeTable, NDArray[np.bool_]]:
-    """`total` with each pair as of the release of its series that tells most of it; whether it holds each release.
+    """`total` of each pair over the windows that tell most of it; whether it holds each release.
 
     The second has shape (releases, pairs). A total of variance v in which e failures are expected tells as much as
-    e² / (e + v) failures without noise. Which one is taken follows from exposure alone, not from what was counted.
+    e² / (e + v) failures without noise. Windows are taken by what they expect over their noise, as many as tell most.
+    Which are taken follows from exposure alone, not from what was counted.
     """
     rate = max(float(total.events.sum()), 1.0) / max(float(total.exposure_node_hours.sum()), np.finfo(float).tiny)
-    series: dict[RoundId, list[int]] = {}
-    for place, made in enumerate(releases):
-        series.setdefault(made.plan.series.name if made.plan.series else made.plan.round_id, []).append(place)
-    remembered, held = [], np.zeros((len(releases), *total.shape), np.bool_)
-    for places in series.values():
-        tables = [releases[place].table("pairs").aligned(total.dimensions) for place in places]
-        expected = rate * np.stack([table.exposure_node_hours for table in tables])
-        told = expected**2 / np.maximum(expected + [table.noise_variance for table in tables], np.finfo(float).tiny)
-        told[-1] *= NEWEST
-        best = len(tables) - 1 - np.argmax(told[::-1], axis=0)
-        names = ("events", "exposure_node_hours", "at_risk", "noise_variance")
-        columns = (np.stack([getattr(table, name) for table in tables]) for name in names)
-        remembered.append(LifeTable(total.dimensions, *(np.take_along_axis(one, best[None], 0)[0] for one in columns)))
-        held[places] = np.arange(len(places))[:, None, None] <= best
-    return _sum(remembered), held.reshape(len(releases), -1)
+    tables = [made.table("pairs").aligned(total.dimensions) for made in releases]
+    expected = rate * np.stack([table.exposure_node_hours for table in tables])
+    noise = np.stack([table.noise_variance for table in tables])
+    order = np.argsort(-expected / np.maximum(noise, np.finfo(float).tiny), axis=0, kind="stable")
+    so_far, with_noise = (np.cumsum(np.take_along_axis(one, order, 0), axis=0) for one in (expected, noise))
+    told = so_far**2 / np.maximum(so_far + with_noise, np.finfo(float).tiny)
+    best = len(tables) - 1 - np.argmax(told[::-1], axis=0)
+    held = np.argsort(order, axis=0) <= best
+    names = ("events", "exposure_node_hours", "at_risk", "noise_variance")
+    columns = (sum(own * getattr(table, name) for own, table in zip(held, tables, strict=True)) for name in names)
+    return LifeTable(total.dimensions, *columns), held.reshape(len(releases), -1)
 
 
-def _control(counted: Iterable[Release], pairs: LifeTable) -> LifeTable:
+def _control(releases: Iterable[Release], pairs: LifeTable) -> LifeTable:
     """Script errors over the cells of `pairs`, a job-week of exposure for each at risk; none in releases without."""
-    has_control = (made for made in counted if any(marginal.name == "control" for marginal in made.plan.marginals))
+    has_control = (made for made in releases if any(marginal.name == "control" for marginal in made.plan.marginals))
     total = _sum([LifeTable.zeros(pairs.dimensions), *(made.table("control") for made in has_control)])
     return replace(total, exposure_node_hours=total.at_risk)
-
-
-def _is_last(made: Release, last: Mapping[RoundId, RoundId]) -> bool:
-    """Whether a release holds counts that no later one holds too: in a series the last has the running total."""
-    return made.plan.series is None or last[made.plan.series.name] == made.plan.round_id
 
 
 def _job_weeks(
@@ -162,25 +128,25 @@ def _job_weeks(
     number_of = {tenant: number for number, tenant in enumerate(dict.fromkeys(lease.tenant for lease in leases))}
     start, end, nodes = (np.array([getattr(lease, name) for lease in leases]) for name in ("start_h", "end_h", "nodes"))
     doublings = np.log2(np.maximum(nodes, 1)).astype(np.intp)
-    for opening, (made, holding) in enumerate(zip(releases, held, strict=True)):
+    for made, holding in zip(releases, held, strict=True):
         near = np.flatnonzero((start < made.plan.end_hour) & (end > made.first_hour))
         slices = made.slices([leases[place] for place in near.tolist()])
         place = np.array([place_of[lease.lease] for lease in slices.leases], np.intp)
         seen = zip(slices.leases, slices.spans.tolist(), strict=True)
         labels = [lease.labels for lease in slices.leases]
-        cell = pair_cells(labels, made.table("pairs"), pairs)
+        cell, pair = (pair_cells(labels, counted, pairs) for counted in (made.table("pairs"), pairs))
+        watched = np.array([looked_at(own, one, *span) for one, span in seen], np.bool_) & (pair >= 0)
         yield (
             slices.node_hours,
             _rows(labels, "context_level", made.table("hazard"), hazard),
             np.where(holding[cell], cell, -1),
-            pair_cells(labels, pairs, pairs),
+            pair,
             np.full(len(labels), made.plan.failures_per_unit, np.intp),
             place,
             doublings[place],
             np.array([number_of[lease.tenant] for lease in slices.leases], np.intp),
-            np.full(len(labels), opening, np.intp),
-            np.array([looked_at(own, one, *span) for one, span in seen], np.bool_),
-            own.events.by_band(slices, made.plan.band_edges_hours),
+            watched,
+            np.where(watched[:, None], own.events.by_band(slices, made.plan.band_edges_hours), 0.0),
         )
 
 

@@ -8,7 +8,7 @@ contexts, and never `signing.key`.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from provider_server.fleet.leases import Lease, context_tokens
 from provider_server.fleet.parts import FabricParts
 from provider_server.learning import hardware, on_probation
 from provider_server.learning.hardware import Kept, label_of, levels_of
+from provider_server.learning.operators_set import as_operators_see, opened
 from provider_server.learning.publication_gate import outlook
 from provider_server.learning.votes import SuspectedPart, suspected
 from provider_server.rounds.grouping import TenantScores
@@ -34,6 +35,11 @@ from provider_server.store.round_store import Answer, KeptRound, RoundState
 from provider_server.store.store import Store, reporting
 
 SHORT = 8  # digits of a token or an id that are shown
+_AWAITED = {
+    RoundState.ENDORSING: Answer.ENDORSEMENT,
+    RoundState.GIVING_UP: Answer.EMPTY,
+    RoundState.UNMASKING: Answer.SHARE,
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class Votes:
         if newest is None:
             return cls(parts, None, ())
         plan = newest.plan
-        counted = leases(plan.first_hour, plan.end_hour)
+        counted = leases(newest.first_hour, plan.end_hour)
         return cls(parts, newest, suspected(newest, counted, parts, parts.tokens(secret, plan.epoch)))
 
 
@@ -89,7 +95,10 @@ def newest_with(subject: Subject, releases: Sequence[Release]) -> Release | None
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Everything that the pages show comes from here. Rounds, releases and bundles are oldest first."""
+    """Everything that the pages show comes from here. Rounds, releases and bundles are oldest first.
+
+    `operators` are findings that tenants do not see, by the number of the bundle that they stand beside.
+    """
 
     directory: Directory
     rounds: tuple[SeenRound, ...]
@@ -100,6 +109,12 @@ class Snapshot:
     kept: Kept | None
     places: Mapping[str, ContextPlace]
     votes: Votes | None = None
+    operators: Mapping[int, Bundle] = field(default_factory=dict)
+
+    @cached_property
+    def learnt(self) -> tuple[Bundle, ...]:
+        """What operators see beside each bundle, oldest first."""
+        return tuple(as_operators_see(self.bundles, self.operators))
 
     def name(self, token: str) -> str:
         """A context for a person: what tells it from others, or the beginning of its token."""
@@ -173,22 +188,26 @@ class Reader:
             kept=kept,
             places=places(self._context_secret, learnt.epochs, kept),
             votes=learnt.votes,
+            operators=learnt.operators,
         )
 
     def _as_learnt(self, rounds: Sequence[KeptRound]) -> "_Learnt":
         """Releases and bundles only grow, so their number tells whether they have changed."""
         newest = self._store.newest_bundle()
-        state = newest[0] if newest else None, sum(one.state == RoundState.RELEASED for one in rounds)
+        state = (
+            newest[0] if newest else None,
+            self._store.own.findings_kept(),
+            sum(one.state == RoundState.RELEASED for one in rounds),
+        )
         if self._learnt is None or self._learnt[0] != state:
             self._learnt = state, _Learnt.of(self._store, self._parts, self._context_secret)
         return self._learnt[1]
 
     def _seen(self, kept: KeptRound) -> SeenRound:
         plan, state = reopened(Plan, kept.signed_plan), RoundState(kept.state)
-        kind = {RoundState.ENDORSING: Answer.ENDORSEMENT, RoundState.UNMASKING: Answer.SHARE}.get(state)
+        kind = _AWAITED.get(state)
         answers = self._store.rounds.answers(kept.round_id, kind) if kind else {}
-        is_open = state not in (RoundState.RELEASED, RoundState.REFUSED)
-        answered = self._store.rounds.contributors(kept.round_id) if is_open else set()
+        answered = self._store.rounds.contributors(kept.round_id)
         return SeenRound(plan, state, frozenset(answered), frozenset(answers))
 
 
@@ -198,6 +217,7 @@ class _Learnt:
     bundles: tuple[Bundle, ...]
     alarms: tuple[Alarm, ...]
     votes: Votes | None
+    operators: Mapping[int, Bundle]
 
     @classmethod
     def of(cls, store: Store, parts: FabricParts | None, secret: bytes) -> "_Learnt":
@@ -205,10 +225,11 @@ class _Learnt:
         releases = tuple(map(from_bytes, store.releases()))
         bundles = tuple(open_signed(Bundle, signed, key) for signed in store.bundles())
         votes = Votes.of(parts, secret, releases, store.leases)
+        beside = opened(store.own.findings())
         if not releases:
-            return cls(releases, bundles, (), votes)
+            return cls(releases, bundles, (), votes, beside)
         leases = store.leases(0, releases[-1].plan.end_hour)
-        return cls(releases, bundles, outlook(releases, leases, bundles).alarms, votes)
+        return cls(releases, bundles, outlook(releases, leases, bundles).alarms, votes, beside)
 
     @cached_property
     def epochs(self) -> frozenset[int]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -117,28 +117,6 @@ def nodes(
 
 
 @bench.command(cls=Verb)
-def openings(
-    clouds: Annotated[int, typer.Option(min=1, help="Number of clouds, each a year long.")] = 3,
-    *,
-    only_shipped: Annotated[bool, typer.Option("--only-shipped", help="The weeks of provider.toml alone.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Precision and delay of findings when a series is opened weekly, every four weeks, quarterly, and as shipped."""
-    with _console.failing(), progressing() as progress:
-        from simulation.bench import openings as bench_openings
-
-        ways = ("shipped",) if only_shipped else tuple(bench_openings.WAYS)
-        steps = bench_openings.seen(clouds, ways, quick=quick)
-        total = clouds * len(ways) * len(bench_openings.ANSWERING)
-        summary = bench_openings.summary(list(progress.track(steps, total=total, description="clouds")))
-    if as_json:
-        show_json(summary)
-    else:
-        show(*bench_openings.lines(summary))
-
-
-@bench.command(cls=Verb)
 def epochs(
     clouds: Annotated[int, typer.Option(min=1, help="Number of clouds, each two years long.")] = 3,
     *,
@@ -149,7 +127,7 @@ def epochs(
     with _console.failing(), progressing() as progress:
         from simulation.bench import epochs as bench_epochs
 
-        total = clouds * 14
+        total = clouds * 10
         steps = bench_epochs.seen(clouds, quick=quick)
         summary = bench_epochs.summary(list(progress.track(steps, total=total, description="findings")))
     if as_json:
@@ -162,11 +140,6 @@ def epochs(
 def field(
     seeds: Annotated[int, typer.Option(min=1, help="Number of clouds of each kind, each with fresh noise.")] = 20,
     only: Annotated[list[str] | None, typer.Option("--only", help="A kind of cloud; may be repeated.")] = None,
-    own: Annotated[
-        Literal["exact", "batches", "noise"],
-        typer.Option(help="Own failures: all, as only the provider may see it, or as bundles tell them."),
-    ] = "exact",
-    own_epsilon: Annotated[float, typer.Option(min=0.01, help="Of their noise, with --own noise.")] = 1.0,
     engine: EngineKind = Kind.PROCESSES,
     address: Address = None,
     *,
@@ -190,10 +163,9 @@ def field(
         names = _chosen(only, field_cells.EVERY) if only else tuple(field_cells.CELLS)
         more = (*(field_cells.CORNERS if corners else ()), *(field_cells.SIZED if sizes else ()))
         names = tuple(dict.fromkeys((*names, *more)))
-        bound = bench_field.Bound(bench_field.Told(own), own_epsilon)
-        steps = bench_field.field(side_by_side, names, seeds, SystemSampler(), bound, quick=quick)
+        steps = bench_field.field(side_by_side, names, seeds, SystemSampler(), quick=quick)
         seen = list(progress.track(steps, total=bench_field.clouds(names, seeds), description="clouds"))
-        rows = bench_field.summary(names, seen, bound)
+        rows = bench_field.summary(names, seen)
     if as_json:
         show_json(rows)
     else:
@@ -212,7 +184,6 @@ def looks(
     engine: EngineKind = Kind.PROCESSES,
     address: Address = None,
     *,
-    weekly: Annotated[bool, typer.Option("--weekly", help="Also open each year every week; takes hours.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -221,9 +192,8 @@ def looks(
         from simulation.bench import looks as bench_looks
 
         names = _chosen(only, bench_looks.CELLS)
-        opened = bench_looks.OPENED if weekly else bench_looks.OPENED[:1]
-        steps = bench_looks.looks(side_by_side, names, opened, seeds, quick=quick)
-        total = 2 * len(opened) * len(names) * seeds
+        steps = bench_looks.looks(side_by_side, names, seeds, quick=quick)
+        total = 2 * len(names) * seeds
         rows = bench_looks.summary(list(progress.track(steps, total=total, description="years")))
     if as_json:
         show_json(rows)
@@ -307,9 +277,6 @@ def check(
 @bench.command(name="check-history", cls=Verb)
 def check_history(
     seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 20,
-    visible: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the failures that the provider sees itself.")
-    ] = 0.0,
     engine: EngineKind = Kind.PROCESSES,
     address: Address = None,
     *,
@@ -320,10 +287,10 @@ def check_history(
     with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
         from simulation.bench import check_history as bench_check_history
 
-        steps = bench_check_history.check_history(side_by_side, seeds, visible, quick=quick)
+        steps = bench_check_history.check_history(side_by_side, seeds, quick=quick)
         total = seeds * len(bench_check_history.weeks_of(quick=quick))
         found = list(progress.track(steps, total=total, description="checks"))
-        rows = bench_check_history.summary(found, visible)
+        rows = bench_check_history.summary(found)
     if as_json:
         show_json(rows)
     else:

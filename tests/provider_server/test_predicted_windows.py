@@ -1,20 +1,18 @@
-"""Weeks told apart, models judged on weeks they have not seen, alarms, calibration and factors.
+"""Windows, here of a week: models judged on weeks they have not seen, alarms, calibration and factors.
 
 Planted truth is found, what is not there is not, and intervals and error rates are what they are said to be.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
-from typing import Any
+from functools import cache, reduce
 
 import numpy as np
 import pytest
 from scipy.stats import binom, poisson
 
-from crypto import continual_counting
-from federation.protocol import life_table, noise
 from federation.protocol.causes import Domain
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.noise import Integers
@@ -32,17 +30,10 @@ from provider_server.analysis.prediction import (
     predict,
     score,
 )
-from provider_server.fleet.exposure import expose, rows_of
-from provider_server.learning import weekly
-from provider_server.learning.weekly import (
-    cell_covariance,
-    infrastructure,
-    mean_risks,
-    predict_week,
-    span_tables,
-    week_tables,
-)
-from provider_server.rounds.release import Release, release
+from provider_server.fleet.exposure import rows_of
+from provider_server.learning import windows
+from provider_server.learning.windows import infrastructure, mean_risks, predict_window
+from provider_server.rounds.release import Release
 from simulation.bench.learning import Year, live, releases, small
 from simulation.cloud.scenario import load
 from tests.support.changing import replace
@@ -59,12 +50,13 @@ class InsecureSeeded:
         self._rng = np.random.default_rng(seed)
 
     def gaussian(self, scale: float, size: int) -> Integers:
-        """Rounded normal draws."""
-        return np.round(self._rng.normal(0.0, scale, size)).astype(np.int64)
-
-    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         """Not needed here."""
         raise NotImplementedError
+
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
+        """Differences of negative binomial draws."""
+        drawn = self._rng.negative_binomial(float(1 / Fraction(shares)), 1 - np.exp(-1 / scale), (2, size))
+        return np.asarray(drawn[0] - drawn[1], np.int64)
 
 
 # ---- a cloud whose rates are known -----------------------------------------------------------------------------------
@@ -86,7 +78,7 @@ class World:
 
 @cache
 def world() -> World:
-    scenario = replace(small(load("standard")), weeks=WEEKS, horizon_weeks=WEEKS)
+    scenario = replace(small(load("standard")), weeks=WEEKS, windows=tuple(range(1, WEEKS + 1)))
     year, rng = live(scenario, 3), np.random.default_rng(1)
     levels, workloads, contexts = (_levels(year, name) for name in ("context_level", "workload", "context"))
     hazard = {level: float(np.exp(rng.normal(0.0, 0.7))) for level in levels}
@@ -142,114 +134,14 @@ def shaken(rates: Rates, sd: float, rng: np.random.Generator) -> Rates:
 
 
 def held_out(made: Sequence[Release], span: int) -> tuple[LifeTable, ...]:
-    return infrastructure(made[-1].plan, span_tables(made, len(made) - span))
+    """The sums of the last so many windows."""
+    tables = [infrastructure(one.plan, one.tables) for one in made[len(made) - span :]]
+    return tuple(reduce(operator.add, column) for column in zip(*tables, strict=True))
 
 
 @cache
 def a_release_series(epsilon: float | None, seed: int = 5) -> tuple[Release, ...]:
     return tuple(releases(drawn(world().truth, np.random.default_rng(seed)), epsilon, InsecureSeeded(seed)))
-
-
-# ---- weeks -----------------------------------------------------------------------------------------------------------
-
-
-def ratio_of_variance(made: Sequence[Release], year: Year, *, born_late: bool | None = None) -> tuple[float, int]:
-    """Mean squared noise of all weeks over its stated variance, and of how many cells."""
-    squares = []
-    for at, one in enumerate(made):
-        births = life_table.births([earlier.plan.tables for earlier in made[: at + 1]])
-        tables = week_tables(one, made[:at])
-        miss = np.concatenate([(t.events - exact).ravel() for t, exact in zip(tables, year.exact[at], strict=True)])
-        own = miss**2 / np.concatenate([table.noise_variance.ravel() for table in tables])
-        squares.append(own if born_late is None else own[(births > 0) == born_late])
-    every = np.concatenate(squares)
-    return float(every.mean()), len(every)
-
-
-def assert_is_one_and_not_15_percent_off(ratio: float, cells: int) -> None:
-    reach = 4.0 * np.sqrt(2.0 / cells)
-    assert abs(ratio - 1.0) < reach
-    assert min(abs(ratio * 1.15 - 1.0), abs(ratio / 1.15 - 1.0)) > reach
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("born_late", [False, True])
-def test_a_week_alone_has_the_stated_variance(born_late: bool) -> None:  # noqa: FBT001
-    year = drawn(world().truth, np.random.default_rng(5))
-    assert_is_one_and_not_15_percent_off(*ratio_of_variance(a_release_series(1.0), year, born_late=born_late))
-
-
-@pytest.mark.nightly
-def test_the_variance_of_a_week_is_not_the_difference_of_those_of_the_totals() -> None:
-    before, now = a_release_series(1.0)[-2:]
-    old = before.table("hazard").noise_variance.max()
-    naive = now.table("hazard").noise_variance.max() - old
-    (week,) = (
-        table.noise_variance.max()
-        for table in infrastructure(now.plan, week_tables(now, a_release_series(1.0)[:-1]))[1:]
-    )
-    fresh = noise.noise_variances(now.plan, now.contributors)[1]
-    assert week == pytest.approx(4.0 / np.pi * fresh, rel=0.02)
-    assert naive < 0.2 * week
-
-
-def opened(carries: Sequence[bool], year: Year, *, in_series: bool = True) -> list[Release]:
-    """Releases of the year's plans under noise, of which some do not carry the weeks before."""
-    rng, made, past = np.random.default_rng(8), list[Release](), list[Any]()
-    plans = [replace(plan, series=plan.series if in_series else None, noise_layers=None) for plan in year.plans]
-    for plan, counts, slices, carry in zip(plans, year.exact, year.slices, carries, strict=False):
-        past = [life_table.embed(made[-1].plan.tables, plan.tables, week) for week in past] if in_series else []
-        own = np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64)
-        scales = [noise.gaussian_scale(plan, m, noise.opened_shares(plan, 200)) for m in plan.marginals]
-        fresh = [
-            np.round(rng.normal(0.0, s, t.events.size)).astype(np.int64)
-            for s, t in zip(scales, plan.tables, strict=True)
-        ]
-        drawn_noise = np.concatenate(fresh).astype(np.uint64)
-        held = [np.concatenate([own, drawn_noise])] if in_series else [own * np.uint64(256) + drawn_noise]
-        (words,) = noise.open_groups(plan, past if carry else [], held, 200)
-        answered = a_release_series(None)[0].answered
-        earlier = made if in_series else []
-        made.append(release(plan, words, answered, expose(plan, slices), earlier, carries=carry))
-        past.append(own)
-    return made
-
-
-def test_a_week_has_the_stated_variance_where_the_first_group_was_left_out() -> None:
-    year = drawn(world().truth, np.random.default_rng(6))
-    made = opened([True, True, False, True, False, False, True, True], year)
-    assert_is_one_and_not_15_percent_off(*ratio_of_variance(made, year))
-    fresh = noise.noise_variances(made[4].plan, made[4].contributors)[0]
-    assert np.allclose(week_tables(made[4], made[:4])[0].noise_variance, fresh)  # its own opening and no other
-
-
-def test_a_round_of_no_series_is_its_own_week() -> None:
-    year = drawn(world().truth, np.random.default_rng(6))
-    made = opened([True] * 3, year, in_series=False)
-    assert_is_one_and_not_15_percent_off(*ratio_of_variance(made, year))
-    alone = week_tables(made[2], made[:2])
-    for one, table in zip(alone, made[2].tables, strict=True):
-        assert np.allclose(one.events, table.events)
-        assert np.allclose(one.noise_variance, table.noise_variance)
-
-
-def test_weeks_add_up_to_their_span_which_has_less_noise_than_they() -> None:
-    made = a_release_series(1.0)
-    span = span_tables(made, WEEKS - 8)
-    own = [week_tables(made[at], made[:at]) for at in range(WEEKS - 8, WEEKS)]
-    for number, table in enumerate(span):
-        parts = [week[number].aligned(table.dimensions) for week in own]
-        assert np.allclose(sum(part.events for part in parts), table.events, atol=1e-6)
-        assert np.allclose(sum(part.exposure_node_hours for part in parts), table.exposure_node_hours)
-        assert table.noise_variance.max() < 0.35 * sum(part.noise_variance.max() for part in parts)
-
-
-def test_exact_releases_have_exact_weeks() -> None:
-    year, made = drawn(world().truth, np.random.default_rng(5)), a_release_series(None)
-    for at, one in enumerate(made):
-        for table, exact in zip(week_tables(one, made[:at]), year.exact[at], strict=True):
-            assert np.allclose(table.events, exact)
-            assert not table.noise_variance.any()
 
 
 # ---- predictions and scores ------------------------------------------------------------------------------------------
@@ -273,9 +165,9 @@ def test_counts_under_the_cap_have_the_predicted_mean_and_variance(most: int) ->
 
 def test_predicting_a_released_week_finds_the_rows_that_counted_it() -> None:
     cloud, made = world(), a_release_series(None)
-    found = predict_week(cloud.rates, cloud.risks, made[3], cloud.year.leases)
+    found = predict_window(cloud.rates, cloud.risks, made[3], cloud.year.leases)
     assert np.allclose(found.failures.sum(), cloud.truth[3].failures.sum())
-    (pairs, hazard) = infrastructure(made[3].plan, week_tables(made[3], made[:3]))
+    (pairs, hazard) = infrastructure(made[3].plan, made[3].tables)
     for table in (pairs, hazard):
         assert found.expected(table).mean.sum() == pytest.approx(table.events.sum(), abs=5 * np.sqrt(COUNTED))
         assert np.array_equal(found.expected(table).mean > 0, table.exposure_node_hours > 0)
@@ -286,10 +178,10 @@ def test_a_mix_takes_out_of_the_rates_what_the_risks_bring_in() -> None:
     cloud, made = world(), a_release_series(None)
     mix = mean_risks(cloud.risks, made, cloud.year.leases)
     rates = {(level, band): rate * mix.get(level, 1.0) for (level, band), rate in cloud.rates.items()}
-    exact = predict_week(cloud.rates, cloud.risks, made[3], cloud.year.leases).failures.sum()
-    mixed = predict_week(rates, cloud.risks, made[3], cloud.year.leases, mix).failures.sum()
+    exact = predict_window(cloud.rates, cloud.risks, made[3], cloud.year.leases).failures.sum()
+    mixed = predict_window(rates, cloud.risks, made[3], cloud.year.leases, mix).failures.sum()
     assert mixed == pytest.approx(exact)
-    assert predict_week(rates, cloud.risks, made[3], cloud.year.leases).failures.sum() > 1.1 * exact
+    assert predict_window(rates, cloud.risks, made[3], cloud.year.leases).failures.sum() > 1.1 * exact
 
 
 def test_a_level_without_rate_has_the_mean_one_and_no_rate_at_all_is_refused() -> None:
@@ -371,7 +263,7 @@ def test_a_model_as_good_as_the_other_is_hardly_ever_refused(epsilon: float | No
     for seed in range(6):
         made = releases(drawn(cloud.truth, rng), epsilon, InsecureSeeded(seed))
         for at in range(4, WEEKS, 3):
-            tables = infrastructure(made[at].plan, week_tables(made[at], made[:at]))
+            tables = infrastructure(made[at].plan, made[at].tables)
             for _ in range(2):
                 one, other = (shaken(cloud.rates, 0.3, rng) for _ in range(2))
                 scores = [
@@ -400,27 +292,19 @@ def test_the_gate_is_at_two_standard_errors() -> None:
 # ---- drift -----------------------------------------------------------------------------------------------------------
 
 
-def steps(count: int) -> Floats:
-    """What each opening of a series adds to what each week says alone."""
-    total = 256.0 * np.array(
-        [np.pad(continual_counting.decoding((True,) * (t + 1)), (0, count - t - 1)) for t in range(count)]
-    )
-    return np.diff(total, axis=0, prepend=0.0)
-
-
 def things(
     rng: np.random.Generator, *, many: int, change: int = 99, ratio: float = 1.0, sd: float = 0.0, off: float = 0.0,
     log_sd: float = 0.0, count: int = 52, mean: float = 20.0,
 ) -> list[Watched]:  # fmt: skip
     """Things with a predicted mean a week, of which the first changes; `off` is a lasting error of each prediction."""
-    found, adds = [], steps(count)
+    found = []
     for number in range(many):
         predicted = mean * np.exp(rng.normal(0.0, 0.1, count))
         true = predicted * np.exp(rng.normal(0.0, off))
         true[change:] *= ratio if number == 0 else 1.0
-        counted = rng.poisson(true) + adds @ rng.normal(0.0, sd, count)
+        counted = rng.poisson(true) + rng.normal(0.0, sd, count)
         hours = tuple(range(0, 168 * count, 168))
-        found.append(Watched(str(number), hours, counted, predicted, predicted, sd**2 * adds @ adds.T, log_sd))
+        found.append(Watched(str(number), hours, counted, predicted, predicted, np.full(count, sd**2), log_sd))
     return found
 
 
@@ -428,9 +312,9 @@ def things(
 def test_false_alarms_are_as_rare_as_they_are_said_to_be(sd: float) -> None:
     """Ten times 52 weeks of 20 things at one a year: ten at most are expected."""
     rng = np.random.default_rng(3)
-    count = sum(len(alarms(things(rng, many=20, sd=sd), weeks_between=52.0)) for _ in range(10))
+    count = sum(len(alarms(things(rng, many=20, sd=sd), windows_between=52.0)) for _ in range(10))
     assert count <= 16
-    many = sum(len(alarms(things(rng, many=20, sd=sd), weeks_between=2.0)) for _ in range(3))
+    many = sum(len(alarms(things(rng, many=20, sd=sd), windows_between=2.0)) for _ in range(3))
     assert many > 10  # a threshold that is far lower gives many
 
 
@@ -450,19 +334,6 @@ def test_a_change_is_found_and_dated(ratio: float, sd: float, within: int) -> No
     assert np.mean(covered) > 0.6  # chosen for being large, so less than 95%
 
 
-def test_knowing_how_the_noise_of_weeks_is_correlated_finds_a_change_sooner() -> None:
-    rng = np.random.default_rng(5)
-    with_it: list[int] = []
-    without: list[int] = []
-    for _ in range(10):
-        own = things(rng, many=1, change=15, ratio=2.0, sd=45.0)
-        apart = [replace(one, noise_covariance=np.diag(np.diag(one.noise_covariance))) for one in own]
-        for delays, watched in ((with_it, own), (without, apart)):
-            late = [one.raised_hour // 168 - 15 for one in alarms(watched) if one.raised_hour >= 15 * 168]
-            delays.append(late[0] if late else 40)
-    assert np.mean(with_it) < np.mean(without) - 3
-
-
 def test_a_prediction_that_may_be_off_all_along_raises_no_alarm_for_that() -> None:
     rng = np.random.default_rng(6)
     allowed = [len(alarms(things(rng, many=10, mean=200.0, off=0.15, log_sd=0.15))) for _ in range(5)]
@@ -476,7 +347,7 @@ def test_the_newest_week_decides_on_what_was_known_then() -> None:
     whole = things(np.random.default_rng(7), many=5, change=10, ratio=3.0)
     part = [
         replace(one, hours=one.hours[:30], counted=one.counted[:30], predicted=one.predicted[:30],
-                variance=one.variance[:30], noise_covariance=one.noise_covariance[:30, :30])
+                variance=one.variance[:30], noise_variance=one.noise_variance[:30])
         for one in whole
     ]  # fmt: skip
     early = [one for one in alarms(whole) if one.raised_hour < 30 * 168]
@@ -488,7 +359,7 @@ def test_the_newest_week_decides_on_what_was_known_then() -> None:
 def test_nothing_watched_raises_nothing() -> None:
     assert alarms([]) == ()
     empty = np.zeros(120)
-    unseen = Watched("x", tuple(range(120)), empty, empty, empty, np.zeros((120, 120)))
+    unseen = Watched("x", tuple(range(120)), empty, empty, empty, empty)
     assert alarms([unseen]) == ()
 
 
@@ -498,11 +369,8 @@ def test_what_is_watched_in_releases_scatters_as_it_is_said_to(epsilon: float | 
     cloud, rng, squares = world(), np.random.default_rng(10), []
     for seed in range(3):
         made = releases(drawn(cloud.truth, rng), epsilon, InsecureSeeded(seed))
-        for one in weekly.watched(made, cloud.truth):
-            if one.what.startswith("context") or one.what == "total":
-                covariance = one.noise_covariance + np.diag(one.variance)
-                white = np.linalg.solve(np.linalg.cholesky(covariance), one.counted - one.predicted)
-                squares.append(white**2)
+        found = [one for one in windows.watched(made, cloud.truth) if one.what.startswith(("context", "total"))]
+        squares += [(one.counted - one.predicted) ** 2 / (one.noise_variance + one.variance) for one in found]
     every = np.concatenate(squares)
     reach = 4.0 * np.sqrt(2.5 / len(every))
     assert every.mean() == pytest.approx(1.0, abs=reach)
@@ -518,7 +386,7 @@ def test_a_context_that_fails_more_is_found_in_releases() -> None:
     ]
     for epsilon, within in ((None, 2), (2.0, 9)):
         made = releases(drawn(truth, np.random.default_rng(11)), epsilon, InsecureSeeded(3))
-        found = alarms(weekly.watched(made, cloud.truth))
+        found = alarms(windows.watched(made, cloud.truth))
         own = [one for one in found if one.what == f"context {bad}"]
         assert own
         assert change <= own[0].raised_hour // 168 <= change + within
@@ -533,7 +401,7 @@ def calibrated(epsilon: float | None, seed: int, power: float = 1.0) -> Calibrat
     """Four weeks of the hazard table; a model whose log rates are `power` times as far from their mean as they are."""
     cloud = world()
     made = releases(drawn(cloud.truth, np.random.default_rng(seed)), epsilon, InsecureSeeded(seed))
-    tables = [infrastructure(made[at].plan, week_tables(made[at], made[:at]))[1] for at in range(8, 12)]
+    tables = [infrastructure(made[at].plan, made[at].tables)[1] for at in range(8, 12)]
     models = []
     for week in cloud.truth[8:12]:
         middle = np.average(np.log(week.rates), weights=week.failures)
@@ -602,12 +470,11 @@ def first_stage(truth: Sequence[Prediction]) -> list[Prediction]:
     return [plain.times((ratio[0] / ratio[1])[at][:, None]) for at, plain in zip(where, world().truth, strict=True)]
 
 
-def factors_of(epsilon: float | None, size: Floats, season: Floats, *, joint: bool = True) -> tuple[Factor, ...]:
+def factors_of(epsilon: float | None, size: Floats, season: Floats) -> tuple[Factor, ...]:
     truth = with_factors(size, season)
     made = releases(drawn(truth, np.random.default_rng(12)), epsilon, InsecureSeeded(12))
-    tables = [infrastructure(one.plan, week_tables(one, made[:at]))[0] for at, one in enumerate(made)]
-    noise_of = cell_covariance(made, "pairs") if epsilon and joint else None
-    return find_factors(first_stage(truth), tables, (), noise_of)
+    tables = [infrastructure(one.plan, one.tables)[0] for at, one in enumerate(made)]
+    return find_factors(first_stage(truth), tables)
 
 
 def misses(found: Sequence[Factor], dimension: str, truth: Floats) -> tuple[Floats, Floats]:
@@ -644,19 +511,10 @@ def test_where_no_factor_is_planted_none_is_found(epsilon: float | None) -> None
     assert all(one.low < one.ratio < one.high for one in found)
 
 
-@pytest.mark.nightly
-def test_correlated_noise_that_is_known_to_be_makes_intervals_narrower() -> None:
-    joint, apart = (factors_of(2.0, np.ones(5), np.ones(WEEKS), joint=joint) for joint in (True, False))
-    wide = [
-        np.mean([np.log(one.high / one.low) for one in found if one.dimension == "size"]) for found in (joint, apart)
-    ]
-    assert wide[0] < 0.9 * wide[1]
-
-
 def test_weeks_of_one_season_share_a_factor() -> None:
     truth = list(world().truth[:6])
     made = a_release_series(None)[:6]
-    tables = [infrastructure(one.plan, week_tables(one, made[:at]))[1] for at, one in enumerate(made)]
+    tables = [infrastructure(one.plan, one.tables)[1] for at, one in enumerate(made)]
     found = find_factors(truth, tables, ["W01", "W02", "W03"] * 2)
     assert [one.level for one in found if one.dimension == "week"] == ["W01", "W02", "W03"]
 
