@@ -62,7 +62,7 @@ class PlanRefused(Refusal):
 
 
 class BudgetExceeded(Refusal):
-    """The units of a plan have too little privacy budget left."""
+    """The leases in the windows of a plan have too little privacy budget left."""
 
     default_hint = "nothing was spent or sent; raise the limit in policy.toml only if the owner of the data agrees"
 

@@ -1,8 +1,7 @@
 """Explains every byte of a contribution, so that its owner can verify what leaves.
 
 The parts have no gap and no overlap: labels, ids, the cells of each marginal, the signature, and the msgpack framing
-between them. In a series, the noise of each marginal follows after the cells of all marginals; the layers of the noise,
-where the plan has them, follow after everything else.
+between them. The layers of the noise, where the plan has them, follow after the cells of all marginals.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,18 +41,15 @@ def layout(message: bytes, plan: Plan) -> tuple[Part, ...]:
         ("tenant", bytes(header.tenant), "your id, derived from your signing key"),
         ("round", bytes(header.round_id), "the round that this answers"),
         ("plan", bytes(header.plan), "digest of the plan that was answered"),
-        ("start", msgpack.packb(header.start_hour), "the first hour counted; the last is the end of the plan's window"),
+        (
+            "start",
+            msgpack.packb(header.start_hour),
+            "the first hour counted; the last ends the plan's window",
+        ),
         ("nonce", bytes(header.nonce), "random, for this message only: no other message has the same masks"),
         ("digest", bytes(header.cells), "digest of the cells, so that the signature covers them"),
-        (
-            "after",
-            bytes(header.after or b""),
-            "digest of the header of your contribution before this one",
-        ),
         ("cells", bytes(contribution.cells), ""),
     ):
-        if not value and field == "after":
-            continue
         start = message.index(value, at)
         if start > at:
             found.append(Part(at, start - at, "framing", "types and lengths of what follows (msgpack)"))
@@ -62,17 +58,14 @@ def layout(message: bytes, plan: Plan) -> tuple[Part, ...]:
     return tuple(found)
 
 
-CELLS, NOISE, LAYER = "cells of ", "noise of ", "noise layer {} of "
+CELLS, LAYER = "cells of ", "noise layer {} of "
 
 
 def _vectors(plan: Plan) -> list[tuple[str, str]]:
     """The vectors of a contribution, in order: the field, and what each word of it holds."""
-    if plan.series:
-        found = [(CELLS, "each count + masks"), (NOISE, "each noise + masks")]
-    else:
-        found = [(CELLS, "each count + noise + masks")]
     layers = range(1, plan.shares.layers + 1)
-    return found + [(LAYER.format(layer), "each noise + masks, opened if few answer,") for layer in layers]
+    found = [(LAYER.format(layer), "each noise + masks, opened if few answer,") for layer in layers]
+    return [(CELLS, "each count + noise + masks"), *found]
 
 
 def _words(start: int, plan: Plan) -> Iterator[Part]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from federation.protocol.causes import CAUSES, Domain
-from federation.protocol.plan import HOURS_PER_WEEK
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.pinned_directory import is_pinned, pinned
 from federation.runtime.sqlite import Connection, reporting
@@ -101,7 +100,7 @@ class Federation:
 
 @dataclass(frozen=True)
 class LastRound:
-    """The newest window that this tenant answered for, and the budget of its job-weeks."""
+    """The newest window that this tenant answered for, and the budget of leases in that window."""
 
     start_hour: int
     end_hour: int
@@ -189,7 +188,7 @@ def status(home: Path, now_hour: float) -> TenantStatus:
         running=tuple(row for row in rows if row.state == AttemptState.RUNNING),
         last_attempt=max(tried, key=lambda row: row.since_s, default=None),
         hints_standing=hints,
-        epsilon_limit=policy.epsilon_per_job_week,
+        epsilon_limit=policy.epsilon_per_window,
         delta=policy.delta,
         last_round=spent,
         due=_due(federation, hints, has_keys=has_keys),
@@ -207,13 +206,11 @@ def _last_round(connection: Connection, policy: Policy) -> LastRound | None:
     from tenant_client.records.ledger import Ledger
 
     ledger = Ledger(connection)
-    charges = ledger.charges()
-    if not charges:
+    windows = ledger.windows()
+    if not windows:
         return None
-    newest = max(charges, key=lambda charge: charge.end_h)
-    epsilon = ledger.spent(newest.end_h - HOURS_PER_WEEK, newest.end_h).at(policy.delta)
-    left = max(0.0, policy.epsilon_per_job_week - epsilon)
-    return LastRound(newest.start_h, newest.end_h, epsilon, left)
+    epsilon = ledger.spent(*windows[-1]).at(policy.delta)
+    return LastRound(*windows[-1], epsilon, max(0.0, policy.epsilon_per_window - epsilon))
 
 
 def _due(federation: Federation | None, hints: int, *, has_keys: bool) -> str:

@@ -1,7 +1,7 @@
 """Views for the owner: the preview of a contribution, the sent data, and the privacy budget."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +11,9 @@ from crypto.ids import Digest, Nonce, RoundId, Signature
 from crypto.signing import Signed, name_of
 from federation.protocol.noise import Integers
 from federation.protocol.plan import Marginal, Plan
-from federation.protocol.privacy_cost import plan_loss
+from federation.protocol.privacy_cost import PrivacyLoss, plan_loss
 from federation.protocol.round_messages import Contribution, ContributionHeader
 from tenant_client.disclosure.message_layout import CELLS, Part, layout
-from tenant_client.records.ledger import Charge
 from tenant_client.records.outcomes import SentOutcome
 from tenant_client.records.questions import SentQuestions
 from tenant_client.rounds.tenant import Tenant
@@ -34,7 +33,8 @@ class PreviewCell:
 class Preview:
     """The answer to a plan, byte by byte, before it is sent.
 
-    It counts from `counts_from_hour` to the end of the window; in a series this includes missed weeks.
+    It counts from `counts_from_hour` to the end of the window: windows that were not counted before are included.
+    `epsilon` is the cost of a lease in a window, `lease_epsilon` that of one that ran in all of those that are counted.
     """
 
     round_id: str
@@ -43,6 +43,7 @@ class Preview:
     message_bytes: int
     cells: int
     epsilon: float
+    lease_epsilon: float
     delta: float
     mechanism: str
     noise_scales: tuple[tuple[str, float], ...]
@@ -52,16 +53,18 @@ class Preview:
 
 def preview(tenant: Tenant, plan: Plan) -> Preview:
     """The preview of an answer to `plan`. Read only: no charge, no noise drawn, nothing stored."""
-    counted = tenant.counts(plan)
+    counted, loss, begins = tenant.counts(plan), plan_loss(plan), tenant.begins(plan)
+    windows = plan.position_at(plan.start_hour) - plan.position_at(begins) + 1
     parts = layout(tenant.outbox.sent(plan.round_id) or _same_in_form(tenant, plan), plan)
     starts = [part.offset for part in parts if part.field.startswith(CELLS)]
     return Preview(
         round_id=str(plan.round_id),
         window_hours=(plan.start_hour, plan.end_hour),
-        counts_from_hour=tenant.begins(plan),
+        counts_from_hour=begins,
         message_bytes=parts[-1].offset + parts[-1].length,
         cells=plan.cells,
-        epsilon=plan_loss(plan).at(plan.delta),
+        epsilon=loss.at(plan.delta),
+        lease_epsilon=loss.of_group(windows).at(plan.delta),
         delta=plan.delta,
         mechanism=plan.mechanism,
         noise_scales=tuple((marginal.name, marginal.noise_scale) for marginal in plan.marginals),
@@ -78,8 +81,7 @@ def _same_in_form(tenant: Tenant, plan: Plan) -> bytes:
     """A message with the form and length of a contribution, and filler in place of secrets."""
     filler = hashlib.shake_256(b"pharoah/preview").digest(8 * plan.words + 144)
     start_hour, nonce = tenant.begins(plan), Nonce(filler[128:144])
-    named, cells, after = Digest(filler[:32]), Digest(filler[32:64]), tenant.last_header(plan)
-    header = ContributionHeader(tenant.id, plan.round_id, named, start_hour, nonce, cells, after)
+    header = ContributionHeader(tenant.id, plan.round_id, Digest(filler[:32]), start_hour, nonce, Digest(filler[32:64]))
     signed = encode(Signed(Signature(filler[64:128]), memoryview(encode(header))))
     return encode(Contribution(signed, memoryview(filler[144:])))
 
@@ -233,40 +235,45 @@ def sent_bytes(tenant: Tenant, round_id: RoundId) -> tuple[SentBytes, ...]:
 
 @dataclass(frozen=True)
 class BudgetLine:
-    """The epsilon spent by the job-weeks of a window, and what is left of the policy's limit."""
+    """The epsilon spent by a lease in a window, and what is left of the policy's limit.
+
+    `rounds` are those that pay, `given_back` those whose answers were not opened.
+    """
 
     window_hours: tuple[int, int]
     rounds: int
+    given_back: int
     epsilon: float
     remaining: float
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The ledger for a person: by window, and the total of a job that ran in all of them."""
+    """The ledger for a person: by window, and the total of a lease that ran in all of them."""
 
     limit_epsilon: float
     delta: float
     lines: tuple[BudgetLine, ...]
-    whole_job_epsilon: float
+    lease_epsilon: float
 
 
 def budget(tenant: Tenant) -> Budget:
     """The state of the ledger against the policy."""
-    charges, policy = tenant.ledger.charges(), tenant.policy
-    windows = sorted({(charge.start_h, charge.end_h) for charge in charges})
-    lines = tuple(_line(tenant, window, charges) for window in windows)
-    return Budget(policy.epsilon_per_job_week, policy.delta, lines, _whole_job(charges, policy.delta))
+    policy, windows = tenant.policy, tenant.ledger.windows()
+    lines = tuple(_line(tenant, window) for window in windows)
+    losses = [tenant.ledger.spent(*window) for window in windows]
+    return Budget(policy.epsilon_per_window, policy.delta, lines, _of_all(losses).at(policy.delta))
 
 
-def _line(tenant: Tenant, window: tuple[int, int], charges: list[Charge]) -> BudgetLine:
+def _line(tenant: Tenant, window: tuple[int, int]) -> BudgetLine:
+    start_h, end_h = window
     spent = tenant.ledger.spent(*window).at(tenant.policy.delta)
-    rounds = sum((charge.start_h, charge.end_h) == window for charge in charges)
-    return BudgetLine(window, rounds, spent, max(0.0, tenant.policy.epsilon_per_job_week - spent))
+    over = [one for one in tenant.ledger.charges() if one.start_h < end_h and start_h < one.end_h]
+    given_back = sum(one.is_given_back for one in over)
+    left = max(0.0, tenant.policy.epsilon_per_window - spent)
+    return BudgetLine(window, len(over) - given_back, given_back, spent, left)
 
 
-def _whole_job(charges: list[Charge], delta: float) -> float:
-    """Group privacy of a job present in every window: epsilon adds up, and the square root of rho does."""
-    epsilon = sum(charge.loss.epsilon for charge in charges)
-    root_rho = sum(charge.loss.rho**0.5 for charge in charges)
-    return type(charges[0].loss)(epsilon, root_rho**2).at(delta) if charges else 0.0
+def _of_all(losses: Sequence[PrivacyLoss]) -> PrivacyLoss:
+    """Group privacy of a lease that ran in every window: epsilon adds up, and the square root of rho does."""
+    return PrivacyLoss(sum(loss.epsilon for loss in losses), sum(loss.rho**0.5 for loss in losses) ** 2)

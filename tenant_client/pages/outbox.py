@@ -15,7 +15,7 @@ import numpy as np
 from federation.protocol.plan import Marginal, Plan
 from federation.runtime.sqlite import reporting
 from tenant_client.disclosure import owner_view
-from tenant_client.disclosure.message_layout import CELLS, NOISE
+from tenant_client.disclosure.message_layout import CELLS
 from tenant_client.disclosure.owner_view import SentBytes
 from tenant_client.pages.views import opened
 
@@ -76,10 +76,7 @@ def words(sent: Message, number: int, first: int) -> tuple[Word, ...]:
 
 
 def _marginal(plan: Plan, field: str) -> Marginal | None:
-    for marginal in plan.marginals:
-        if field in (f"{CELLS}{marginal.name}", f"{NOISE}{marginal.name}"):
-            return marginal
-    return None
+    return next((marginal for marginal in plan.marginals if field == f"{CELLS}{marginal.name}"), None)
 
 
 def _cells(plan: Plan, marginal: Marginal, places: range) -> Iterator[str]:

@@ -5,6 +5,7 @@ The file holds plaintext outcomes and a selection secret; `federation.runtime.sq
 
 from pathlib import Path
 
+from crypto.errors import PharoahError
 from federation.runtime import sqlite
 from federation.runtime.sqlite import Connection
 
@@ -69,8 +70,10 @@ CREATE TABLE IF NOT EXISTS tokens (
 CREATE TABLE IF NOT EXISTS charges (
     round_id BLOB PRIMARY KEY, plan BLOB NOT NULL, start_h INTEGER NOT NULL, end_h INTEGER NOT NULL,
     epsilon REAL NOT NULL, rho REAL NOT NULL);
-CREATE TABLE IF NOT EXISTS series (round_id BLOB PRIMARY KEY REFERENCES charges, series BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS begun (round_id BLOB PRIMARY KEY, signed_plan BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS given_back (round_id BLOB PRIMARY KEY REFERENCES charges, endorsed BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS epoch_windows (epoch INTEGER PRIMARY KEY, edges TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS endorsed_sets (
+    name BLOB PRIMARY KEY, epoch INTEGER NOT NULL, start_h INTEGER NOT NULL, message BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS outbox (
     round_id BLOB PRIMARY KEY REFERENCES charges, signed_plan BLOB NOT NULL, message BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
@@ -101,6 +104,19 @@ CREATE TRIGGER IF NOT EXISTS charges_stay BEFORE DELETE ON charges BEGIN SELECT 
 CREATE TRIGGER IF NOT EXISTS charges_are_not_replaced BEFORE INSERT ON charges
     WHEN EXISTS (SELECT 1 FROM charges WHERE round_id = NEW.round_id) BEGIN SELECT RAISE(ABORT, 'append-only'); END;
 """
+
+
+class EarlierProtocol(PharoahError):
+    """The home answered rounds of a protocol that is no longer spoken."""
+
+    default_hint = "keep its tenant.db as the record of what left, and enrol a new home; the journal stays readable"
+
+
+def refuse_earlier(connection: Connection) -> None:
+    """Raises EarlierProtocol where answers to rounds of a series are kept; returns if there are none."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    if "series" in tables and connection.execute("SELECT 1 FROM series").fetchone():
+        raise EarlierProtocol("this home answered rounds of a series, which rounds without memory do not continue")
 
 
 def open_database(path: Path) -> Connection:

@@ -1,7 +1,4 @@
-"""Stores contributions before they are sent: a plan is answered once, always with the stored bytes.
-
-A plan is noted before it is charged, so that an answer which was charged and not made can be made later.
-"""
+"""Stores contributions before they are sent: a plan is answered once, always with the stored bytes."""
 
 from crypto.errors import PlanRefused
 from crypto.ids import RoundId
@@ -14,27 +11,11 @@ class Outbox:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def begin(self, round_id: RoundId, signed_plan: bytes) -> None:
-        """Notes a plan that is about to be charged."""
-        with transaction(self._connection):
-            row = bytes(round_id), signed_plan
-            self._connection.execute("INSERT OR IGNORE INTO begun VALUES (?, ?)", row)
-
-    def charged_only(self, series: RoundId) -> list[bytes]:
-        """The plans of a series that were charged and have no answer yet, as signed, in the order of their hours."""
-        rows = self._connection.execute(
-            "SELECT signed_plan FROM begun JOIN charges USING (round_id) JOIN series USING (round_id)"
-            " WHERE series = ? AND round_id NOT IN (SELECT round_id FROM outbox) ORDER BY end_h",
-            (bytes(series),),
-        )
-        return [signed for (signed,) in rows]
-
     def keep(self, round_id: RoundId, signed_plan: bytes, message: bytes) -> bytes:
         """Keeps the message unless a concurrent call was first; returns what is kept: nothing else is ever sent."""
         row = bytes(round_id), signed_plan, message
         with transaction(self._connection):
             self._connection.execute("INSERT OR IGNORE INTO outbox VALUES (?, ?, ?)", row)
-            self._connection.execute("DELETE FROM begun WHERE round_id = ?", row[:1])
             kept = self._connection.execute("SELECT message FROM outbox WHERE round_id = ?", row[:1]).fetchone()
         return bytes(kept[0])
 
@@ -55,20 +36,6 @@ class Outbox:
     def sent(self, round_id: RoundId) -> bytes | None:
         """The very bytes that were sent for a round."""
         row = self._connection.execute("SELECT message FROM outbox WHERE round_id = ?", (bytes(round_id),)).fetchone()
-        return None if row is None else bytes(row[0])
-
-    def messages(self) -> list[bytes]:
-        """Every answer, in the order of the hours that it counts."""
-        rows = self._connection.execute("SELECT message FROM outbox JOIN charges USING (round_id) ORDER BY end_h")
-        return [message for (message,) in rows]
-
-    def last_of(self, series: RoundId) -> bytes | None:
-        """The answer that counts the latest hours of a series; None before the first."""
-        row = self._connection.execute(
-            "SELECT message FROM outbox JOIN charges USING (round_id) JOIN series USING (round_id) WHERE series = ?"
-            " ORDER BY end_h DESC, start_h DESC LIMIT 1",
-            (bytes(series),),
-        ).fetchone()
         return None if row is None else bytes(row[0])
 
     def signed_plans(self) -> list[bytes]:

@@ -1,8 +1,9 @@
-"""Counts failures of the journal, and what optional marginals ask for, into the plan's tables, bounded per job-week.
+"""Counts failures of the journal, and what optional marginals ask for, into the plan's tables, bounded per unit.
 
-- A job-week adds at most F failures to each marginal, so a marginal of failures has sensitivity F.
-- To a marginal of another subject one observation of a job-week is counted, whichever a keyed hash selects: one in each
-  of its cells, of which there are at most `federation.protocol.subjects.OPTIONAL` says.
+- A unit is a lease in a window: a lease in two windows of the plan's epoch is two.
+- A unit adds at most F failures to each marginal, so a marginal of failures has sensitivity F.
+- To a marginal of another subject one observation of a unit is counted, whichever a keyed hash selects: one in each of
+  its cells, of which there are at most `federation.protocol.subjects.OPTIONAL` says.
 - If there are more, infrastructure failures count first, so that their counts depend on hardware hazards only. Among
   equals a keyed hash selects: unpredictable to others, the same on every retry.
 - A failure without a row in a marginal is not counted there. A failure of a unit without labels is not counted at all:
@@ -20,7 +21,7 @@ import numpy as np
 from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.life_table import LifeTable
 from federation.protocol.noise import Integers
-from federation.protocol.plan import HOURS_PER_WEEK, Marginal, Plan
+from federation.protocol.plan import Marginal, Plan
 from federation.protocol.round_messages import finest_row
 from federation.protocol.subjects import OPTIONAL, Subject
 from tenant_client.records.journal import LabelledFailure
@@ -30,7 +31,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Observation:
-    """Something other than a failure that a job-week shows, and the cells it stands for, by level of each dimension."""
+    """Something other than a failure that a unit shows, and the cells it stands for, by level of each dimension."""
 
     subject: Subject
     unit: str
@@ -43,7 +44,7 @@ def build_tables(
 ) -> tuple[Integers, ...]:
     """Counts per marginal of the plan, dtype int64, in plan order.
 
-    `failures` and `observations` are those of the weeks that the answer is for; `selection_key` (32 bytes) decides
+    `failures` and `observations` are those of the windows that the answer is for; `selection_key` (32 bytes) decides
     which count.
     """
     granted = [failure for failure in failures if failure.labels]
@@ -52,24 +53,24 @@ def build_tables(
     return tuple(
         _count(plan, marginal, table, ordered)
         if marginal.counts is Subject.FAILURES
-        else _count_observed(marginal, table, drawn)
+        else _count_observed(plan, marginal, table, drawn)
         for marginal, table in zip(plan.marginals, plan.tables, strict=True)
     )
 
 
-def _count_observed(marginal: Marginal, table: LifeTable, observations: Sequence[Observation]) -> Integers:
-    """Of each job-week its first observation that has a row; in no cell twice, and in no more cells than it may."""
+def _count_observed(plan: Plan, marginal: Marginal, table: LifeTable, observations: Sequence[Observation]) -> Integers:
+    """Of each unit its first observation that has a row; in no cell twice, and in no more cells than it may."""
     counts = np.zeros(table.shape, np.int64)
     places = [{level: position for position, level in enumerate(dimension.levels)} for dimension in table.dimensions]
     counted: set[tuple[str, int]] = set()
     for one in observations:
-        job_week = one.unit, int(one.at_h // HOURS_PER_WEEK)
-        if one.subject is not marginal.counts or job_week in counted:
+        unit = one.unit, plan.position_at(one.at_h)
+        if one.subject is not marginal.counts or unit in counted:
             continue
         rows = [tuple(place.get(level, -1) for place, level in zip(places, cell, strict=True)) for cell in one.cells]
         known = [row for row in dict.fromkeys(rows) if -1 not in row]
         for row in known[: OPTIONAL[marginal.counts].cells]:
-            counted.add(job_week)
+            counted.add(unit)
             counts[row] += 1
     return counts
 
@@ -87,9 +88,9 @@ def _count(plan: Plan, marginal: Marginal, table: LifeTable, failures: Sequence[
         if marginal.domains and domain_of(failure.failure.reason) not in marginal.domains:
             continue
         cell = _cell(plan, marginal, places, failure)
-        job_week = failure.failure.unit, int(failure.failure.at_h // HOURS_PER_WEEK)
-        if cell is not None and counted[job_week] < plan.failures_per_unit:
-            counted[job_week] += 1
+        unit = failure.failure.unit, plan.position_at(failure.failure.at_h)
+        if cell is not None and counted[unit] < plan.failures_per_unit:
+            counted[unit] += 1
             counts[cell] += 1
     return counts
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 
 from federation.protocol.plan import Plan
@@ -16,30 +17,48 @@ from tenant_client.rounds import goodputs, speeds
 from tenant_client.rounds.counts import Observation
 
 
-def observed(connection: Connection, plan: Plan, start_h: float, end_h: float) -> list[Observation]:
-    """The observations of [start, end) hours for the marginals of the plan."""
-    asked = {marginal.counts for marginal in plan.marginals}
-    found = (one for subject, source in _SOURCES.items() if subject in asked for one in source(connection))
+@dataclass(frozen=True)
+class _Asked:
+    """The plan whose subjects are looked for, and which leases count, by their age."""
+
+    plan: Plan
+    began_h: Mapping[str, float]
+    lease_hours_maximum: float
+
+    def counts(self, unit: str, at_h: float) -> bool:
+        """Whether the lease is young enough then."""
+        return at_h - self.began_h[unit] <= self.lease_hours_maximum
+
+
+def observed(
+    connection: Connection, plan: Plan, start_h: float, end_h: float, lease_hours_maximum: float = math.inf
+) -> list[Observation]:
+    """The observations of [start, end) hours for the marginals of the plan, of leases up to that age."""
+    began_h = {unit.unit: unit.start_h for unit in Journal(connection).units()}
+    asked, subjects = _Asked(plan, began_h, lease_hours_maximum), {marginal.counts for marginal in plan.marginals}
+    found = (one for subject, source in _SOURCES.items() if subject in subjects for one in source(connection, asked))
     return [one for one in found if start_h <= one.at_h < end_h]
 
 
-def _votes(connection: Connection) -> Iterable[Observation]:
+def _votes(connection: Connection, asked: _Asked) -> Iterable[Observation]:
     """Votes of leases that the provider granted no parts for are none."""
     grants = GrantLog(connection)
     for vote in Votes(connection).within(0.0, math.inf):
         parts = parts_of(vote, grants.parts(vote.unit))
-        if parts:
+        if parts and asked.counts(vote.unit, vote.at_h):
             yield Observation(Subject.VOTES, vote.unit, vote.at_h, tuple((part,) for part in parts))
 
 
-def _speeds(connection: Connection) -> Iterable[Observation]:
+def _speeds(connection: Connection, asked: _Asked) -> Iterable[Observation]:
+    """A lease that is too old is no reference for another either."""
     workloads = {str(lease): str(ladder.exact) for lease, _, _, ladder in Journal(connection).told()}
-    return speeds.speeds(speeds.weeks_of(Paces(connection).all(), _contexts(connection), workloads))
+    units = speeds.units_of(Paces(connection).all(), _contexts(connection), workloads, asked.plan)
+    return speeds.speeds(unit for unit in units if asked.counts(unit.unit, unit.at_h))
 
 
-def _goodputs(connection: Connection) -> Iterable[Observation]:
-    weeks = goodputs.weeks_of(Attempts(connection).list(), Paces(connection).all())
-    return goodputs.goodputs(weeks, _contexts(connection))
+def _goodputs(connection: Connection, asked: _Asked) -> Iterable[Observation]:
+    units = goodputs.units_of(Attempts(connection).list(), Paces(connection).all(), asked.plan)
+    return goodputs.goodputs((unit for unit in units if asked.counts(unit.unit, unit.at_h)), _contexts(connection))
 
 
 def _contexts(connection: Connection) -> dict[str, str]:
@@ -47,6 +66,6 @@ def _contexts(connection: Connection) -> dict[str, str]:
     return {unit.unit: unit.labels["context"] for unit in units if "context" in unit.labels}
 
 
-_SOURCES: Mapping[Subject, Callable[[Connection], Iterable[Observation]]] = MappingProxyType(
+_SOURCES: Mapping[Subject, Callable[[Connection, _Asked], Iterable[Observation]]] = MappingProxyType(
     {Subject.VOTES: _votes, Subject.SPEED: _speeds, Subject.GOODPUT: _goodputs}
 )

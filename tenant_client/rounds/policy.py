@@ -1,7 +1,7 @@
 """A tenant's policy: limits for plans. A plan beyond them is refused before anything is counted.
 
     # policy.toml, all keys optional
-    epsilon_per_job_week = 1.0
+    epsilon_per_window = 1.0
     delta = 1e-8
     owners_minimum = 5
 
@@ -11,6 +11,7 @@ The other keys are the fields of `Policy`.
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,30 +37,31 @@ class PolicyError(PharoahError):
 
 
 class Policy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Limits. `epsilon_per_job_week` holds for the sum of all plans over the same job-week, at `delta`.
+    """Limits. `epsilon_per_window` holds for the sum of all plans over a lease in a window, at `delta`.
 
-    `colluding_share` is the share of a round's contributors that may know its own noise without harm to the others, of
-    a minimal cohort and of any larger one. `honest_minimum` is how many tenants this one knows to be honest: its own
-    share of the noise never falls below what so many need, however many the directory names; 0 trusts the directory.
-    `horizon_weeks_maximum` limits the weeks of a series, for all of whose openings a job-week pays with its first, and
-    `carry_over_weeks_maximum` how many weeks before its own one answer may count, and pay for: those since the last
-    opening, and those that were missed. `link_epochs` tells the provider, when the epoch changes, which new tokens
-    belong to which old ones, so that it can carry over what it learnt; docs/privacy.md says what that costs.
+    A lease of several windows pays in each: `lease_hours_maximum` is the age of a lease from which on nothing of it is
+    counted, 0 for none, and so limits what it pays in all. `window_hours_minimum` is the length of the shortest window
+    of a plan's epoch. `colluding_share` is the share of a round's contributors that may know its own noise without harm
+    to the others, of a minimal cohort and of any larger one. `honest_minimum` is how many tenants this one knows to be
+    honest: its own share of the noise never falls below what so many need, however many the directory names. Without
+    it, those are all but the `colluding_share` of the members that it saw enrolled at the last round that it answered,
+    or at its own enrolment before the first; 0 trusts the directory. `link_epochs` tells the provider, when the epoch
+    changes, which new tokens belong to which old ones, so that it can carry over what it learnt; docs/privacy.md says
+    what that costs.
     """
 
-    epsilon_per_job_week: RealLimit = 1.0
+    epsilon_per_window: RealLimit = 1.0
     delta: RealLimit = 1e-8
     owners_minimum: Limit = 5
     cohort_minimum: Limit = 10
-    window_hours_maximum: Limit = 168
+    window_hours_minimum: Limit = 168
+    lease_hours_maximum: Limit = 0
     mask_trustees_minimum: Limit = 3
     failures_per_unit_maximum: Limit = 1
-    horizon_weeks_maximum: Limit = 104
-    carry_over_weeks_maximum: Limit = 52
-    colluding_share: RealLimit = 0.1
-    honest_minimum: Limit = 0
+    colluding_share: RealLimit = 0.5
+    honest_minimum: Limit | None = None
     link_epochs: bool = False
-    dimensions: tuple[str, ...] = ("workload", "context", "context_level", "band", "domain", "reason")
+    dimensions: tuple[str, ...] = ("workload", "context", "context_level", "band", "domain")
 
 
 def load_policy(path: Path) -> Policy:
@@ -71,9 +73,12 @@ def load_policy(path: Path) -> Policy:
     return convert(loads(text, path, PolicyError), Policy, path, PolicyError)
 
 
-def check_plan(plan: Plan, policy: Policy, directory: "Directory", now_hour: float) -> None:
-    """Returns if the tenant may answer `plan` at `now_hour`; raises PlanRefused with the first reason why not."""
-    question = _Question(plan, policy, directory, now_hour)
+def check_plan(plan: Plan, policy: Policy, directory: "Directory", now_hour: float, members_seen: int) -> None:
+    """Returns if the tenant may answer `plan` at `now_hour`; raises PlanRefused with the first reason why not.
+
+    `members_seen` is how many members it saw enrolled at its last round.
+    """
+    question = _Question(plan, policy, directory, now_hour, members_seen)
     for rule, hint in _RULES:
         if reason := rule(question):
             raise PlanRefused(f"plan {plan.round_id} refused: {reason}", hint=hint)
@@ -87,6 +92,7 @@ class _Question:
     policy: Policy
     directory: "Directory"
     now_hour: float
+    members_seen: int
 
 
 def _noise(at: _Question) -> str:
@@ -106,7 +112,7 @@ def _work(at: _Question) -> str:
 
 
 def _epsilon(at: _Question) -> str:
-    asked, allowed = at.plan.epsilon, at.policy.epsilon_per_job_week
+    asked, allowed = at.plan.epsilon, at.policy.epsilon_per_window
     return "" if asked <= allowed * _SLACK else f"epsilon {asked:.9g} is above the policy's {allowed:.9g}"
 
 
@@ -127,9 +133,10 @@ def _owners(at: _Question) -> str:
 
 
 def _epoch(at: _Question) -> str:
-    named, right = at.plan.epoch, at.directory.epoch(at.plan.start_hour)
-    same = named == right
-    return "" if same else f"it names epoch {named}, and its window begins in epoch {right} of the directory"
+    named, windows = at.plan.epoch, at.plan.windows
+    right = {at.directory.epoch(hour) for hour in (windows[0], windows[-1] - 1)}
+    lie = " and ".join(map(str, sorted(right)))
+    return "" if right == {named} else f"it names epoch {named}, and its windows lie in epoch {lie} of the directory"
 
 
 def _over(at: _Question) -> str:
@@ -139,8 +146,8 @@ def _over(at: _Question) -> str:
 
 
 def _window(at: _Question) -> str:
-    hours, most = at.plan.end_hour - at.plan.start_hour, at.policy.window_hours_maximum
-    return "" if hours <= most else f"its window has {hours} hours, the policy allows {most}"
+    hours, least = min(end - start for start, end in pairwise(at.plan.windows)), at.policy.window_hours_minimum
+    return "" if hours >= least else f"a window of its epoch has {hours} hours, the policy wants {least}"
 
 
 def _cohort(at: _Question) -> str:
@@ -150,7 +157,7 @@ def _cohort(at: _Question) -> str:
 
 def _honest(at: _Question) -> str:
     shares, cohort = at.plan.noise_shares, at.plan.cohort_minimum
-    enough = shares <= cohort * (1 - at.policy.colluding_share)
+    enough = shares <= _others(at, cohort)
     return "" if enough else f"its noise is complete only with {shares} honest tenants of {cohort}"
 
 
@@ -160,25 +167,32 @@ def _thinnest(at: _Question) -> str:
     return "" if fits else f"its noise relies on up to {full} honest tenants, the policy on {known}"
 
 
+def _growth(at: _Question) -> str:
+    """A minimal cohort's honest ones are counted on whoever is enrolled: fewer than that are never unmasked."""
+    full, seen = at.plan.shares.full, at.members_seen
+    relied = max(at.plan.noise_shares, _others(at, seen))
+    fits = at.policy.honest_minimum is not None or full <= relied
+    return "" if fits else f"its noise relies on up to {full} honest tenants, {relied} of the {seen} members last seen"
+
+
+def _others(at: _Question, tenants: int) -> int:
+    """How many of so many tenants do not collude."""
+    return int(tenants * (1 - at.policy.colluding_share) * _SLACK)
+
+
 def _trustees(at: _Question) -> str:
     has, wants = len(at.plan.trustees), at.policy.mask_trustees_minimum
     return "" if has >= wants else f"it has {has} mask trustees, the policy asks for {wants}"
 
 
 def _strangers(at: _Question) -> str:
-    masks, goes_on = at.directory.masks, at.plan.position > 0
-    strange = [one.index for one in at.plan.trustees if not masks(one.index, one.mask_key, goes_on=goes_on)]
+    strange = [one.index for one in at.plan.trustees if not at.directory.masks(one.index, one.mask_key)]
     return f"trustees {strange} are not in the directory with these keys" if strange else ""
 
 
 def _failures(at: _Question) -> str:
     counts, most = at.plan.failures_per_unit, at.policy.failures_per_unit_maximum
-    return "" if counts <= most else f"it counts {counts} failures per job-week, above the policy's {most}"
-
-
-def _horizon(at: _Question) -> str:
-    weeks, most = at.plan.series.openings[-1] if at.plan.series else 1, at.policy.horizon_weeks_maximum
-    return "" if weeks <= most else f"its series lasts {weeks} weeks, the policy allows {most}"
+    return "" if counts <= most else f"it counts {counts} failures of a lease in a window, above the policy's {most}"
 
 
 def _dimensions(at: _Question) -> str:
@@ -187,6 +201,10 @@ def _dimensions(at: _Question) -> str:
 
 
 _LENIENT = "the provider must change the plan; relax policy.toml only if the owner of the data agrees"
+_GROWN = (
+    "ask who the new members are: if you know as many tenants to be honest as the noise relies on, set honest_minimum"
+    " to that number in policy.toml; else the provider must lower honest_minimum in provider.toml"
+)
 # Each rule returns the objection to a plan, "" for none; beside it, the hint. Rules apply in this order.
 _RULES: Sequence[tuple[Callable[[_Question], str], str]] = (
     (_noise, "the provider must raise the noise scales"),
@@ -196,14 +214,14 @@ _RULES: Sequence[tuple[Callable[[_Question], str], str]] = (
     (_rare_rows, "the provider must merge rows of too few tenants into coarser ones"),
     (_owners, "trustees hold the provider to the number in the plan; it must be raised there"),
     (_epoch, "the provider must name the epoch of the window; owners are counted by epoch"),
-    (_over, "a week is counted after its end; if that has passed, compare the clocks of provider and tenant"),
-    (_window, "a unit is a lease within the window; the provider must cut the window into weeks"),
+    (_over, "a window is counted after its end; if that has passed, compare the clocks of provider and tenant"),
+    (_window, "a lease pays in every window that it is in; the provider must make the windows longer"),
     (_cohort, _LENIENT),
     (_honest, "the provider must lower noise_shares, which raises each tenant's noise"),
     (_thinnest, "the provider must lower honest_minimum, or noise_shares, in provider.toml"),
+    (_growth, _GROWN),
     (_trustees, _LENIENT),
     (_strangers, "compare the directories"),
     (_failures, _LENIENT),
-    (_horizon, _LENIENT),
     (_dimensions, _LENIENT),
 )

@@ -1,9 +1,10 @@
-"""Which job-weeks were slow, each held against the one before it of the same workload: for the fail-slow map.
+"""Which units were slow, each held against the one before it of the same workload: for the fail-slow map.
 
-A job-week of the same exact workload that directly follows one on another context is watched; it is slow if its median
-step took at least `SLOW` times as long as in that one. The median of all own job-weeks elsewhere would be a steadier
-reference, and one job-week could then turn the words about many others: no noise of this plan would hide that. Here
-each job-week is the reference of one other at most (docs/slow.md has the proof). Pure.
+A unit is a lease in a window of the plan's epoch. One of the same exact workload that directly follows another on
+another context is watched; it is slow if its median step took at least `SLOW` times as long as in that one. The median
+of all own units elsewhere would be a steadier reference, and one unit could then turn the words about many others: no
+noise of this plan would hide that. Here each unit is the reference of one other at most (docs/slow.md has the proof).
+Pure.
 """
 
 from collections import defaultdict
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import median
 
-from federation.protocol.plan import HOURS_PER_WEEK
+from federation.protocol.plan import Plan
 from federation.protocol.subjects import SLOW_PACE, USUAL_PACE, Subject
 from federation.runtime.clock import SECONDS_PER_HOUR
 from tenant_client.records.paces import Slice
@@ -22,8 +23,8 @@ SLOW = 1.1
 
 
 @dataclass(frozen=True)
-class SpeedWeek:
-    """A job-week with step times: its lease, first hour seen, context token, exact workload, and median step (s)."""
+class PacedUnit:
+    """A unit with step times: its lease, first hour seen, context token, exact workload, and median step (s)."""
 
     unit: str
     at_h: float
@@ -32,26 +33,29 @@ class SpeedWeek:
     step_s: float
 
 
-def weeks_of(
-    paces: Mapping[tuple[str, int], Sequence[Slice]], contexts: Mapping[str, str], workloads: Mapping[str, str]
-) -> list[SpeedWeek]:
-    """The job-weeks of leases whose context and exact workload are known, from slices of their attempts."""
+def units_of(
+    paces: Mapping[tuple[str, int], Sequence[Slice]],
+    contexts: Mapping[str, str],
+    workloads: Mapping[str, str],
+    plan: Plan,
+) -> list[PacedUnit]:
+    """The units up to the plan's end of leases whose context and exact workload are known, from their slices."""
     steps: defaultdict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
     for (unit, _), slices in paces.items():
         for one in slices:
-            if one.timed and unit in contexts and unit in workloads:
-                at_h = one.at_s / SECONDS_PER_HOUR
-                steps[unit, int(at_h // HOURS_PER_WEEK)].append((at_h, one.stepping_s / one.timed))
+            at_h = one.at_s / SECONDS_PER_HOUR
+            if one.timed and unit in contexts and unit in workloads and plan.first_hour <= at_h < plan.end_hour:
+                steps[unit, plan.position_at(at_h)].append((at_h, one.stepping_s / one.timed))
     return [
-        SpeedWeek(unit, min(timed)[0], contexts[unit], workloads[unit], median(step_s for _, step_s in timed))
+        PacedUnit(unit, min(timed)[0], contexts[unit], workloads[unit], median(step_s for _, step_s in timed))
         for (unit, _), timed in steps.items()
     ]
 
 
-def speeds(weeks: Iterable[SpeedWeek]) -> list[Observation]:
-    """What watched job-weeks show, in order of workload and time."""
+def speeds(units: Iterable[PacedUnit]) -> list[Observation]:
+    """What watched units show, in order of workload and time."""
     found = []
-    ordered: Sequence[SpeedWeek] = sorted(weeks, key=lambda one: (one.workload, one.at_h, one.unit))
+    ordered: Sequence[PacedUnit] = sorted(units, key=lambda one: (one.workload, one.at_h, one.unit))
     for _, of_workload in groupby(ordered, key=lambda one: one.workload):
         for before, now in pairwise(of_workload):
             if before.context != now.context and before.unit != now.unit:

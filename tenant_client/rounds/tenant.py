@@ -2,26 +2,28 @@
 
     check the plan against the policy → charge the ledger, durably → count → draw noise → mask → sign → keep → send
 
-- In a series a tenant answers for every week that it has not answered for yet, missed weeks included. Its answer to the
-  second opening of the last week may count nothing, and then costs nothing.
+- An answer counts the plan's window, and windows just before it of which an endorsed set shows that they were not
+  counted (`federation.protocol.endorsed`). Those pay again and were given back: each unit pays for one opened round.
 - A plan is answered once; repeated queries return the same stored bytes, from any thread or process.
 - A process that is killed before the charge has done nothing; killed after it, it answers on restart without a second
   charge. Noise that was drawn and not stored has never left.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from crypto.codec import MAX_MESSAGE_BYTES, decode, digest, encode
-from crypto.errors import PeerFault, PlanRefused
+from crypto.codec import decode, digest, encode
+from crypto.errors import PeerFault
 from crypto.ids import Digest, LeaseId, Nonce, Token, VerifyKey
 from crypto.masking import MaskKey, MaskStream, mask_cells, words_to_bytes
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, name_of, open_signed, tenant_id
 from federation.protocol import noise
 from federation.protocol.bundle import Bundle, CatalogueEntry
-from federation.protocol.plan import MaskTrustee, Plan, check_continues
-from federation.protocol.privacy_cost import plan_loss
+from federation.protocol.directory import SeatsChanged
+from federation.protocol.endorsed import EndedRounds, EndorsedSet, check_ended, uncounted_since
+from federation.protocol.plan import MaskTrustee, Plan
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import (
     Contribution,
@@ -33,13 +35,13 @@ from federation.protocol.round_messages import (
     Receipt,
     Registration,
     RegistrationRequest,
-    Unheard,
-    UnheardRequest,
 )
 from federation.runtime.clock import now_hour
 from federation.runtime.pinned_directory import pin, pinned
-from federation.runtime.sqlite import Connection, reporting
+from federation.runtime.sqlite import Connection, reporting, transaction
 from tenant_client.records.bundle_log import BundleLog
+from tenant_client.records.database import refuse_earlier
+from tenant_client.records.endorsed_sets import EndorsedSets, waited_since
 from tenant_client.records.grant_log import GrantLog
 from tenant_client.records.journal import Failure, GrantChanged, Journal, Unit
 from tenant_client.records.ledger import Charge, Ledger
@@ -80,11 +82,13 @@ class Tenant:
         sampler: noise.NoiseSampler,
         clock: Callable[[], float] = now_hour,
     ) -> None:
+        refuse_earlier(connection)
         self.id = tenant_id(signing_key.public)
         self.policy = policy
         self.journal = Journal(connection)
         self.ledger = Ledger(connection)
         self.outbox = Outbox(connection)
+        self.endorsed = EndorsedSets(connection)
         self.grants = GrantLog(connection)
         self.votes = Votes(connection)
         self._bundles = BundleLog(connection)
@@ -107,12 +111,12 @@ class Tenant:
         """The reply to one of the provider's questions. PharoahError when it is refused, malformed, or not kept."""
         if verb is Query.DIRECTORY:
             return self.follow(payload)
+        if verb is Query.ENDED:
+            return self.end(payload)
         if verb is Query.REGISTRATIONS:
             return self.register(payload)
         if verb is Query.CONTRIBUTION:
             return self.contribute(payload)
-        if verb is Query.UNHEARD:
-            return self.repeat(payload)
         return self.accept(payload)
 
     def start_leases(self, leases: Sequence[StartedLease], epoch: int) -> None:
@@ -198,6 +202,28 @@ class Tenant:
             held |= {Token(bytes.fromhex(token)) for token in parts}
         return tuple(sorted(held))
 
+    def end(self, payload: bytes) -> bytes:
+        """Keeps who was counted in rounds that are over, and settles the ledger by it.
+
+        PeerFault, and nothing is kept, for a set that too few trustees endorsed. Equivocation, and both are kept, for a
+        second one of a window.
+        """
+        rounds = decode(EndedRounds, payload).rounds
+        for one in rounds:
+            check_ended(one, self.chain)
+        with transaction(self._connection):
+            self.endorsed.keep(rounds)
+            self._settle(self.endorsed.sets())
+        self.endorsed.refuse_two({one.endorsed.epoch for one in rounds})
+        return encode(Receipt(digest(payload)))
+
+    def _settle(self, sets: Sequence[EndorsedSet]) -> None:
+        for one in sets:
+            if self.id not in one.tenants:
+                self.ledger.give_back(one.round_id, one)
+            else:
+                self.ledger.remember(one, waited_since(one, sets, self.id), self.policy.epsilon_per_window)
+
     def contribute(self, signed_plan: bytes) -> bytes:
         """The signed contribution to a plan: the kept one if there is one, else a new one, charged and kept."""
         plan = self.open_plan(signed_plan)
@@ -205,70 +231,52 @@ class Tenant:
         kept = self.outbox.answer(plan.round_id, signed_plan)
         if kept is not None:
             return kept
-        check_plan(plan, self.policy, self.chain.at(plan.directory), self._clock())
-        self._check_series(plan)
-        self._finish_charged(plan)
+        self._check(plan)
         if plan.bundle is not None:  # one that names another than is held here shows that somebody was told it
             self._bundles.keep_name(plan.bundle, signed_plan)
-        series = plan.series.name if plan.series else None
         start_hour, nonce = self.begins(plan), Nonce(self._random_bytes(Nonce.length))
-        for trustee in plan.trustees:  # one whose key agrees on nothing is found out before anything is paid
-            self._mask_key.stream_key(self._stream(plan, named, nonce, trustee))
-        self.outbox.begin(plan.round_id, signed_plan)
-        charge = Charge(plan.round_id, named, start_hour, plan.end_hour, plan_loss(plan), series)
-        self.ledger.charge(charge, limit_epsilon=self.policy.epsilon_per_job_week, delta=self.policy.delta)
-        return self._make(signed_plan, plan, nonce)
-
-    def _finish_charged(self, plan: Plan) -> None:
-        """Makes the answers to earlier plans of the series that were charged and not made: the provider asks for them.
-
-        They were checked before they were charged, and nothing of them has left.
-        """
-        for signed_plan in self.outbox.charged_only(plan.series.name) if plan.series else ():
-            earlier = self.open_plan(signed_plan)
-            if earlier.round_id != plan.round_id:
-                self._make(signed_plan, earlier, Nonce(self._random_bytes(Nonce.length)))
-
-    def _make(self, signed_plan: bytes, plan: Plan, nonce: Nonce) -> bytes:
-        """The contribution to a charged plan, kept."""
-        named, start_hour = name_of(signed_plan), self.begins(plan)
         masks = [self._stream(plan, named, nonce, trustee) for trustee in plan.trustees]
+        for mask in masks:  # one whose key agrees on nothing is found out before anything is paid
+            self._mask_key.stream_key(mask)
+        charge = Charge.of(plan, named, start_hour)
+        self.ledger.charge(charge, plan, limit_epsilon=self.policy.epsilon_per_window, delta=self.policy.delta)
         own = noise.contribution(plan, self.counts(plan), self._sampler)
         cells = words_to_bytes(mask_cells(own, self._mask_key, masks))
-        header = ContributionHeader(
-            self.id, plan.round_id, named, start_hour, nonce, digest(cells), self.last_header(plan)
-        )
+        header = ContributionHeader(self.id, plan.round_id, named, self.begins(plan), nonce, digest(cells))
         said = Contribution(self._signing_key.sign(header), memoryview(cells))
         return self.outbox.keep(plan.round_id, signed_plan, encode(said))
 
-    def repeat(self, payload: bytes) -> bytes:
-        """The kept contributions that the provider wants and has not heard, as many as fit into a message."""
-        wanted = frozenset(open_signed(UnheardRequest, payload, self._provider).wanted)
-        found: list[bytes] = []
-        for message in self.outbox.messages():
-            is_wanted = digest(decode(Contribution, message).header) in wanted
-            if is_wanted and sum(map(len, found)) + len(message) < MAX_MESSAGE_BYTES // 2:
-                found.append(message)
-        return encode(Unheard(tuple(found)))
+    def _check(self, plan: Plan) -> None:
+        """Refuses what the policy does not allow, and what endorsed sets or a change of seats have overtaken."""
+        check_plan(plan, self.policy, self.chain.at(plan.directory), self._clock(), self.members_seen())
+        if not self.chain.has_same_seats(plan.directory):
+            raise SeatsChanged(f"plan {plan.round_id} refused: seats of trustees changed after its directory entry")
+        self.endorsed.refuse_two({plan.epoch})
+        self.endorsed.refuse_over(plan)
+
+    def members_seen(self) -> int:
+        """How many members the directory of the last answered round had; before the first, that of the enrolment."""
+        answered = self.outbox.signed_plans()
+        if answered:
+            return len(self.chain.at(self.open_plan(answered[-1]).directory).members)
+        own = (directory for directory in self.chain.directories if self.id in directory.by_id)
+        return len(next(own, self.chain.directory).members)
 
     def open_plan(self, signed_plan: bytes) -> Plan:
         """The plan, if the pinned provider signed it."""
         return open_signed(Plan, signed_plan, self._provider)
 
     def begins(self, plan: Plan) -> int:
-        """The hour from which an answer to `plan` counts."""
-        return self.ledger.begins(plan, self.policy.carry_over_weeks_maximum)
-
-    def last_header(self, plan: Plan) -> Digest | None:
-        """The digest of the signed header of the last contribution to the plan's series, if there is one."""
-        last = self.outbox.last_of(plan.series.name) if plan.series else None
-        return None if last is None else digest(decode(Contribution, last).header)
+        """The hour from which an answer to `plan` counts; once it is charged, it stays the same."""
+        charged = self.ledger.charged_from(plan.round_id)
+        return uncounted_since(plan, self.endorsed.sets(), self.id) if charged is None else charged
 
     def counts(self, plan: Plan) -> tuple[noise.Integers, ...]:
         """The exact tables behind a contribution. They stay here; only a simulation compares them with the release."""
-        window = self.begins(plan), plan.end_hour
+        window, most_h = (self.begins(plan), plan.end_hour), self.policy.lease_hours_maximum or math.inf
         key = selection_key(self._connection, self._random_bytes)
-        return build_tables(plan, self.journal.failures(*window), key, observed(self._connection, plan, *window))
+        failures = [one for one in self.journal.failures(*window) if one.failure.age_h <= most_h]
+        return build_tables(plan, failures, key, observed(self._connection, plan, *window, most_h))
 
     def accept(self, signed_bundle: bytes) -> bytes:
         """Keeps a bundle whose signature holds, and older ones too; PeerFault for a second one of the same number."""
@@ -307,19 +315,6 @@ class Tenant:
     def _provider(self) -> VerifyKey:
         provider: VerifyKey = self.chain.directory.provider
         return provider
-
-    def _check_series(self, plan: Plan) -> None:
-        """What a job-week pays for was settled by the first round of a series; a later one may not change it."""
-        if plan.series is None:
-            return
-        if self.begins(plan) >= plan.end_hour and not plan.is_second:
-            raise PlanRefused(
-                f"plan {plan.round_id} refused: its weeks were already answered in another round of its series",
-                hint="no action: the earlier answer counts, and a job-week is counted once",
-            )
-        for earlier in self.plans():
-            if earlier.series and earlier.series.name == plan.series.name and earlier.round_id != plan.round_id:
-                check_continues(earlier, plan)
 
     def _stream(self, plan: Plan, named: Digest, nonce: Nonce, trustee: MaskTrustee) -> MaskStream:
         own = self._mask_key.public

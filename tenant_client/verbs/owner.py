@@ -48,7 +48,7 @@ def fix(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Correct why an attempt ended, before its week is counted. What Pharoah had said is kept. Nothing is sent.
+    """Correct why an attempt ended, before its window is counted. What Pharoah had said is kept. Nothing is sent.
 
     A reason that a round does not count, such as cancelled, takes the attempt out of the failures to be counted.
     """
@@ -129,7 +129,7 @@ def _named(view: "Happened", lease: str) -> str:
 
 
 def budget(home: Home, *, as_json: AsJson = False) -> None:
-    """Show the privacy budget (epsilon) spent per week, and what is left."""
+    """Show the privacy budget (epsilon) that a lease spends in each window, and what is left."""
     from tenant_client.disclosure import owner_view
 
     with opened(home) as tenant:
@@ -137,14 +137,15 @@ def budget(home: Home, *, as_json: AsJson = False) -> None:
     if as_json:
         show_json(view)
         return
-    show(f"limit per job-week: epsilon {view.limit_epsilon:g} at delta {view.delta:g}")
+    show(f"limit for a lease in a window: epsilon {view.limit_epsilon:g} at delta {view.delta:g}")
     for line in view.lines:
         start, end = line.window_hours
+        back = f"  ({counted_as(line.given_back, 'round')} given back: not opened)" if line.given_back else ""
         show(
             f"hours {start:>6}–{end:<6} {counted_as(line.rounds, 'round')}"
-            f"  spent {line.epsilon:.3f}  left {line.remaining:.3f}"
+            f"  spent {line.epsilon:.3f}  left {line.remaining:.3f}{back}"
         )
-    show(f"a job that ran in all these weeks has spent epsilon {view.whole_job_epsilon:.3f} in total")
+    show(f"a lease that ran in all these windows has spent epsilon {view.lease_epsilon:.3f} in total")
 
 
 def preview(
@@ -162,7 +163,6 @@ def preview(
 ) -> None:
     """Show every count of a contribution, before noise and masks are added. Nothing is sent or charged."""
     from tenant_client.disclosure import owner_view
-    from tenant_client.disclosure.message_layout import NOISE
 
     with opened(home) as tenant:
         view = owner_view.preview(tenant, _plan(tenant, plan))
@@ -172,10 +172,11 @@ def preview(
     start, end = view.window_hours
     show(f"round {view.round_id}: hours {start}–{end}, epsilon {view.epsilon:.3f} at delta {view.delta:g}")
     if view.counts_from_hour != start:
-        show(f"counts from hour {view.counts_from_hour}: unanswered weeks are included")
-    apart = any(part.field.startswith(NOISE) for part in view.layout)
-    words = "count + masks, then for each cell noise + masks," if apart else "each count + noise + masks"
-    show(f"one message of {view.message_bytes} bytes: {view.cells} cells, {words} mod 2^64")
+        show(
+            f"counts from hour {view.counts_from_hour}: windows that were not counted before are included;"
+            f" a lease that ran in all of them pays epsilon {view.lease_epsilon:.3f}"
+        )
+    show(f"one message of {view.message_bytes} bytes: {view.cells} cells, each count + noise + masks mod 2^64")
     for part in view.layout:
         show(f"  bytes {part.offset:>7}–{part.offset + part.length - 1:<7} {part.field}: {part.meaning}")
     for name, scale in view.noise_scales:
@@ -257,7 +258,7 @@ def _show_sent(view: "Sent") -> None:
         began = datetime.fromtimestamp(SECONDS_PER_HOUR * group.hour, UTC).astimezone()
         many = f"{group.questions} × {group.kind}, {group.sent_bytes} bytes"
         show(f"hour of {began:%Y-%m-%d %H:%M}: requests to {group.receiver}: {many}")
-    show("each received bundle: a receipt that its digest is stored here")
+    show("each received bundle or list of rounds that are over: a receipt with its digest")
 
 
 def _show_bytes(tenant: "Tenant", round_id: str, *, as_json: bool) -> None:

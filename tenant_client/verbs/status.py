@@ -58,7 +58,8 @@ def _lines(state: "TenantStatus") -> "Iterator[str]":
         answered = state.last_round
         yield f"last round  {f'hours {answered.start_hour}–{answered.end_hour}' if answered else 'none answered yet'}"
         left = answered.epsilon_left if answered else state.epsilon_limit
-        yield f"budget      epsilon {left:.3f} of {state.epsilon_limit:g} left per job-week, at delta {state.delta:g}"
+        of = f"{state.epsilon_limit:g} left for a lease in this window"
+        yield f"budget      epsilon {left:.3f} of {of}, at delta {state.delta:g}"
     yield f"next action {state.due or 'none'}"
 
 

@@ -18,12 +18,10 @@ from hypothesis import given, settings, strategies as st
 from opendp.mod import OpenDPException
 from scipy.stats import nbinom, norm
 
-from crypto.continual_counting import squared_sensitivity, weights
-from crypto.ids import RoundId
 from crypto.masking import add_words
 from federation.protocol.life_table import Floats
 from federation.protocol.noise import NoiseSampler, SystemSampler, from_ring, noise_share, to_ring
-from federation.protocol.plan import Marginal, Mechanism, Plan, Series
+from federation.protocol.plan import Marginal, Mechanism, Plan
 from federation.protocol.privacy_cost import (
     NO_LOSS,
     PrivacyLoss,
@@ -212,56 +210,16 @@ def test_gaussian_noise_needs_a_delta() -> None:
         noise_scales(GAUSSIAN, 1.0, 0.0, 1, (1.0,))
 
 
-# ---- a series of rounds under correlated noise -----------------------------------------------------------------------
+# ---- leases of several windows ---------------------------------------------------------------------------------------
 
 
-def series(horizon: int) -> Series:
-    return Series(RoundId(bytes(16)), 0, tuple(range(1, horizon + 1)), 0)
-
-
-@pytest.mark.parametrize(("horizon", "scale"), [(2, 3.0), (13, 3.0), (52, 20.0)])
-def test_a_series_costs_what_opendp_says_of_all_its_openings_together(horizon: int, scale: float) -> None:
-    """The opening k weeks later has weight F_k: as if the count had weight 256 and noise wider by 256 / F_k."""
-    releases: Any = dp.c.make_composition([opendp_gaussian(scale * 256 / weight) for weight in weights(horizon)])
-    loss = plan_loss(cells_plan(100, scale, series=series(horizon)))
-    assert loss.rho == pytest.approx(releases.map(1.0), rel=1e-9)
-    assert loss.epsilon == 0
-    assert loss.rho > 1.2 * plan_loss(cells_plan(100, scale)).rho
-
-
-@settings(deadline=None, max_examples=25)
-@given(st.floats(0.05, 8.0), st.integers(2, 104), st.integers(1, 4))
-def test_noise_scales_spend_the_budget_over_a_whole_horizon(epsilon: float, horizon: int, failures: int) -> None:
-    scales = noise_scales(GAUSSIAN, epsilon, DELTA, failures, (1.0, 2.0), horizon=horizon)
-    marginals = tuple(Marginal(f"m{number}", ("band",), (), scale) for number, scale in enumerate(scales))
-    over = {"marginals": marginals, "failures_per_unit": failures}
-    assert (1 - 1e-5) * epsilon <= plan_loss(small_plan(series=series(horizon), **over)).at(DELTA) <= epsilon
-    assert plan_loss(small_plan(series=series(min(horizon + 1, 104)), **over)).at(DELTA) > epsilon or horizon == 104
-    once = noise_scales(GAUSSIAN, epsilon, DELTA, failures, (1.0, 2.0))
-    assert scales == pytest.approx([math.sqrt(squared_sensitivity(horizon)) / 256 * scale for scale in once])
-
-
-def test_only_gaussian_noise_lasts_for_more_than_one_week() -> None:
-    assert noise_scales(LAPLACE, 1.0, 0.0, 1, (1.0,), horizon=1) == noise_scales(LAPLACE, 1.0, 0.0, 1, (1.0,))
-    with pytest.raises(ValueError, match="Laplace noise needs horizon 1"):
-        noise_scales(LAPLACE, 1.0, 0.0, 1, (1.0,), horizon=2)
-
-
-@settings(deadline=None)
-@given(st.floats(0.71, 1.5), st.integers(1, 20), st.integers(2, 30), st.integers(1, 1000), st.integers(0, 1000))
-def test_the_price_of_a_series_covers_rounds_that_have_more_rows_each_time(
-    share_scale: float, shares: int, horizon: int, rows: int, more: int
-) -> None:
-    """Adaptive composition: the rounds' own bounds add up to no more than one bound for all cells of all rounds."""
-    cells = [rows + week * more for week in range(horizon)]
-    each = [
-        distributed_gaussian_rho(weight, share_scale, shares, some)
-        for weight, some in zip(weights(horizon), cells, strict=True)
-    ]
-    together = distributed_gaussian_rho(math.sqrt(squared_sensitivity(horizon)), share_scale, shares, sum(cells))
-    assert sum(each) <= together * (1 + 1e-12)
-    plan = cells_plan(rows, share_scale * math.sqrt(shares) / 256, noise_shares=shares, cohort_minimum=shares)
-    assert sum(each) <= plan_loss(replace(plan, series=series(horizon))).rho * (1 + 1e-12)
+@pytest.mark.parametrize("windows", [1, 2, 13])
+def test_a_lease_of_several_windows_pays_as_a_group(windows: int) -> None:
+    """OpenDP's maps at a distance of so many units, each of which moves the same cell by one."""
+    pure, concentrated = opendp_laplace(2.0).map(windows), opendp_gaussian(30.0).map(float(windows))
+    group = PrivacyLoss(opendp_laplace(2.0).map(1), opendp_gaussian(30.0).map(1.0)).of_group(windows)
+    assert group.epsilon == pytest.approx(pure)
+    assert group.rho == pytest.approx(concentrated)
 
 
 # ---- sums of many small shares ---------------------------------------------------------------------------------------

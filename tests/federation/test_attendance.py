@@ -19,8 +19,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy.stats import nbinom, norm
 
-from crypto.continual_counting import WEIGHT_ONE, weights
-from crypto.errors import PlanRefused
 from crypto.ids import Digest, Nonce, RoundId, TenantId
 from crypto.masking import (
     MaskKey,
@@ -44,7 +42,7 @@ from federation.protocol.noise import (
     open_groups,
     opened_shares,
 )
-from federation.protocol.plan import Mechanism, NoiseLayers, Plan, Series, check_continues
+from federation.protocol.plan import Mechanism, NoiseLayers, Plan
 from federation.protocol.privacy_cost import (
     distributed_gaussian_rho,
     noise_scales,
@@ -59,7 +57,6 @@ from tests.support.plans import cells_plan
 GAUSSIAN, LAPLACE = Mechanism.DISCRETE_GAUSSIAN, Mechanism.DISCRETE_LAPLACE
 LEAST, COHORT, FULL, MEMBERS = 4, 5, 16, 20  # a fifth may collude, and 16 of 20 are honest
 LAYERS = NoiseLayers(FULL, layers_for(LEAST, FULL))
-SERIES = Series(RoundId(bytes(16)), 0, (1, 2, 3, 4), 0)
 
 
 def layered(cells: int, scale: float, **changes: Any) -> Plan:
@@ -145,7 +142,7 @@ def test_fewer_than_the_fewest_are_not_opened() -> None:
         shares.kept(LEAST - 1)
     plan = layered(3, 5.0)
     with pytest.raises(ValueError, match="complete with 4"):
-        open_groups(plan, [], [np.zeros(plan.words, np.uint64)], COHORT - 1)
+        open_groups(plan, [np.zeros(plan.words, np.uint64)], COHORT - 1)
 
 
 def vectors() -> dict[str, Any]:
@@ -165,7 +162,7 @@ def test_both_sides_open_what_the_vectors_say() -> None:
             Shares(**bad)
     plan, words = layered(3, 5.0), words_from_bytes(bytes.fromhex(held["words"]))
     for one in held["opened"]:
-        (found,) = open_groups(plan, [], [words], one["smallest_group"])
+        (found,) = open_groups(plan, [words], one["smallest_group"])
         assert words_to_bytes(found).hex() == one["words"]
         assert plan.honest(one["smallest_group"]) == one["honest"]
 
@@ -196,7 +193,6 @@ def test_a_plan_without_layers_opens_all_of_its_noise() -> None:
 
 def test_each_layer_is_a_vector_of_its_own() -> None:
     assert layered(3, 5.0).words == 3 * (1 + LAYERS.layers)
-    assert layered(3, 5.0, series=SERIES).words == 3 * (2 + LAYERS.layers)
 
 
 @pytest.mark.parametrize("layers", [NoiseLayers(LEAST, 1), NoiseLayers(FULL, 0), NoiseLayers(3, 2), NoiseLayers(4, 0)])
@@ -205,18 +201,10 @@ def test_a_plan_with_layers_that_are_none_is_no_plan(layers: NoiseLayers) -> Non
         layered(3, 5.0, noise_layers=layers)
 
 
-def test_layers_do_not_change_within_a_series() -> None:
-    first = layered(3, 5.0, series=SERIES)
-    later = replace(first, start_hour=168, end_hour=336, series=replace(SERIES, position=1))
-    check_continues(first, later)
-    with pytest.raises(PlanRefused, match="changes noise_layers"):
-        check_continues(first, replace(later, noise_layers=NoiseLayers(FULL + 1, LAYERS.layers)))
-
-
 # ---- the price -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("changes", [{}, {"series": SERIES}, {"mechanism": LAPLACE}])
+@pytest.mark.parametrize("changes", [{}, {"mechanism": LAPLACE}])
 def test_a_plan_costs_the_same_with_and_without_layers(changes: dict[str, Any]) -> None:
     with_layers, without = layered(100, 9.0, **changes), layered(100, 9.0, noise_layers=None, **changes)
     assert plan_loss(with_layers).epsilon == plan_loss(without).epsilon
@@ -302,12 +290,12 @@ class Round:
         """What a trustee answers for all who answered, if it opens what so many contributions need."""
         streams = (self.streams(tenant)[trustee] for tenant in range(self.answered))
         total = sum_of_masks(self.trustees[trustee], streams, self.plan.words)
-        return open_groups(self.plan, [], [total], opened_for)[0]
+        return open_groups(self.plan, [total], opened_for)[0]
 
     def opened(self, sent: Sequence[Words], opened_for: Sequence[int] | None = None) -> Words:
         """What comes off the masks, if each trustee opens what as many as `opened_for` says need."""
         masked = add_words(self.masked(tenant, own) for tenant, own in enumerate(sent))
-        total = open_groups(self.plan, [], [masked], self.answered)[0]
+        total = open_groups(self.plan, [masked], self.answered)[0]
         for trustee, many in enumerate(opened_for or [self.answered] * 3):
             total = total - self.mask_sum(trustee, many)
         return total
@@ -321,7 +309,7 @@ def noises(plan: Plan, tenants: int, sampler: NoiseSampler | None = None) -> lis
 
 def of_some(plan: Plan, sent: Sequence[Words], opened_for: int) -> Floats:
     """What these tenants' noise adds to an opening, in counts, flat."""
-    (total,) = open_groups(plan, [], [add_words(sent)], opened_for)
+    (total,) = open_groups(plan, [add_words(sent)], opened_for)
     return from_ring(plan, total)[0].reshape(-1)
 
 
@@ -330,8 +318,8 @@ CELLS, HIDDEN = 6000, words_needed(0.05)
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"series": SERIES}, pytest.param({"mechanism": LAPLACE}, marks=pytest.mark.nightly)],
-    ids=["once", "series", "laplace"],
+    [{}, pytest.param({"mechanism": LAPLACE}, marks=pytest.mark.nightly)],
+    ids=["gaussian", "laplace"],
 )
 @pytest.mark.parametrize("answered", [MEMBERS, 18, 15, 10, COHORT])
 def test_what_is_opened_has_the_variance_that_is_stated(answered: int, changes: dict[str, Any]) -> None:
@@ -370,12 +358,9 @@ def test_laplace_parts_add_up_to_the_law_of_their_sum() -> None:
 
 
 @pytest.mark.parametrize("others", [(COHORT, COHORT), (MEMBERS, MEMBERS), (8, 13)], ids=["less", "more", "unlike"])
-@pytest.mark.parametrize("changes", [{}, {"series": SERIES}], ids=["once", "series"])
-def test_a_trustee_that_takes_off_other_layers_than_the_rest_opens_nothing(
-    others: tuple[int, int], changes: dict[str, Any]
-) -> None:
+def test_a_trustee_that_takes_off_other_layers_than_the_rest_opens_nothing(others: tuple[int, int]) -> None:
     """Too much or too little: whoever disagrees with the honest trustee is left with uniform words, not less noise."""
-    plan, answered = layered(HIDDEN, 3.0, **changes), 10
+    plan, answered = layered(HIDDEN, 3.0), 10
     seen = Round(plan, answered).opened(noises(plan, answered), [answered, *others])
     assert looks_hidden(seen)
 
@@ -414,7 +399,7 @@ def test_a_layer_that_is_replayed_in_the_place_of_another_opens_nothing() -> Non
     for victim, source, layer in ((0, 0, gone), (0, 1, at)):
         words = [one.reshape(plan.vectors, plan.cells).copy() for one in sent]
         words[victim][1 + at] = words[source][1 + layer]
-        total = open_groups(plan, [], [add_words(one.reshape(-1) for one in words)], answered)[0]
+        total = open_groups(plan, [add_words(one.reshape(-1) for one in words)], answered)[0]
         for trustee in range(3):
             total = total - round_.mask_sum(trustee, answered)
         assert looks_hidden(total)
@@ -525,17 +510,3 @@ def test_an_audit_convicts_laplace_layers_taken_off_for_an_attendance_that_was_n
     proven, sure = laplace_audit(COHORT, 10)
     assert sure > 1.0
     assert proven > 1.0
-
-
-def test_noise_of_a_week_is_in_its_own_opening_only() -> None:
-    """Counts of a week come back with their weights in the weeks after it, its layers do not."""
-    plan = layered(50, 3.0, series=SERIES)
-    later = replace(plan, series=replace(SERIES, position=1), end_hour=336)
-    first, second = noises(plan, 10), noises(later, 10)
-    counts = np.arange(50, dtype=np.uint64)
-    total = add_words(first)
-    total[:50] += counts
-    (opened,) = open_groups(later, [total[:50]], [add_words(second)], 10)
-    (noise,) = open_groups(later, [], [add_words(second)], 10)
-    assert np.array_equal(opened - noise, np.uint64(weights(4)[1]) * counts)
-    assert weights(4)[0] == WEIGHT_ONE

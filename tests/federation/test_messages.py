@@ -129,12 +129,6 @@ def test_a_peers_fault_a_damaged_message_and_a_refusal_are_never_the_same() -> N
             (MAX_BATCH + 1,),
             r"EvaluationResponse\.elements must be array of length <= 32",
         ),
-        (
-            lambda n: UnmaskRequest(b"", ((),) * n, None, (), ()),
-            (1, 2),
-            (0,),
-            r"UnmaskRequest\.groups must be array of length >= 1",
-        ),
     ],
 )
 def test_a_message_beyond_its_bounds_is_none(
@@ -179,7 +173,7 @@ def a_header(tenant: TenantId = TENANT) -> ContributionHeader:
 
 def test_contributors_of_a_group_are_sorted_and_nobody_is_in_two() -> None:
     one, other, third = (SIGNING.sign(a_header(tenant)) for tenant in (TENANT, OTHER, THIRD))
-    request = UnmaskRequest(b"", ((one, other),), None, (), ())
+    request = UnmaskRequest(b"", ((one, other),), ())
     assert request.contributors == (TENANT, OTHER)
     assert request.headers == ((a_header(TENANT), a_header(OTHER)),)
     assert replace(request, groups=((one, third), (other,))).contributors == (TENANT, THIRD, OTHER)
@@ -199,7 +193,7 @@ def test_contributors_of_a_group_are_sorted_and_nobody_is_in_two() -> None:
 def test_what_is_no_header_makes_no_request() -> None:
     for wrong in (b"", b"a header", encode(a_header()), SIGNING.sign(Ownership(TENANT, 0, 0, 1, ()))):
         with pytest.raises(ValueError, match="a group names what is not a valid"):
-            UnmaskRequest(b"", ((wrong,),), None, (), ())
+            UnmaskRequest(b"", ((wrong,),), ())
 
 
 def test_a_contribution_is_opened_by_the_key_of_its_tenant_and_only_with_the_cells_that_were_signed() -> None:

@@ -8,23 +8,20 @@ import numpy as np
 import pytest
 
 from crypto.codec import decode, encode
-from crypto.errors import DecodeError, PlanRefused
-from crypto.ids import Digest, MaskPublicKey, RoundId
+from crypto.errors import DecodeError
+from crypto.ids import MaskPublicKey
 from crypto.masking import MaskKey
 from federation.protocol.causes import Domain
 from federation.protocol.plan import (
     LARGEST_NOISE_SCALE,
-    LONGEST_HORIZON,
     MAX_NAME_CHARACTERS,
     MAX_WORDS,
     Marginal,
     MaskTrustee,
     Mechanism,
+    NoiseLayers,
     Plan,
     PlanDimension,
-    PublishedBundle,
-    Series,
-    check_continues,
 )
 from federation.protocol.round_messages import Contribution
 from federation.protocol.subjects import TOKEN_DIMENSIONS
@@ -37,7 +34,6 @@ WORKLOAD = PlanDimension("workload", ("a", "b"), (7, 8))
 PAIRS = Marginal("pairs", ("workload", "band"), (), 3.0)
 TRUSTEE = MaskTrustee(1, MaskKey(bytes(32)).public)
 OTHER_FORM = TRUSTEE.mask_key[:-1] + bytes([TRUSTEE.mask_key[-1] ^ 0x80])  # X25519 ignores the top bit
-SERIES = Series(RoundId(b"s" * 16), 0, (1, 2, 3, 4), 0)
 
 
 def test_the_plan_of_these_tests_is_valid() -> None:
@@ -54,8 +50,14 @@ def test_the_plan_of_these_tests_is_valid() -> None:
 @pytest.mark.parametrize(
     ("good", "bad", "rule"),
     [
-        ({"end_hour": 1}, {"end_hour": 0}, "the window of a plan must end after it starts"),
-        ({"start_hour": 167}, {"start_hour": 168}, "the window of a plan must end after it starts"),
+        ({"windows": (0, 168)}, {"end_hour": 0}, "the window of a plan must end after it starts"),
+        ({"windows": (0, 168, 336)}, {"start_hour": 168}, "the window of a plan must end after it starts"),
+        ({"windows": (0, 168, 169)}, {"windows": (0, 168, 168)}, "the edges of windows must increase"),
+        ({}, {"windows": (168, 0)}, "the edges of windows must increase"),
+        ({"start_hour": 1, "windows": (0, 1, 168)}, {"start_hour": 1}, "must be one of those that it lists"),
+        ({"end_hour": 336, "windows": (0, 336)}, {"end_hour": 336, "windows": (0, 168, 336)}, "must be one of those"),
+        ({}, {"windows": ()}, "the window of a plan must be one of those that it lists for its epoch"),
+        ({}, {"windows": (168, 336)}, "the window of a plan must be one of those that it lists for its epoch"),
         ({"band_edges_hours": (0.0, 1.0)}, {"band_edges_hours": (0.0,)}, "band edges must increase.* at least two"),
         ({"band_edges_hours": (-1.0, 0.0)}, {"band_edges_hours": (0.0, 0.0)}, "band edges must increase"),
         ({"band_edges_hours": (0.0, 1e300)}, {"band_edges_hours": (0.0, 2.0, 1.0)}, "band edges must increase"),
@@ -139,10 +141,10 @@ def test_a_plan_cannot_name_a_mask_key_that_hides_nothing_or_another_form_of_one
 # ---- size ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("series", [None, SERIES])
-def test_a_plan_of_the_largest_size_can_be_answered(series: Series | None) -> None:
-    most = MAX_WORDS // (2 if series else 1)
-    plan = replace(cells_plan(most // 4, 3.0), series=series)
+@pytest.mark.parametrize("layers", [0, 1])
+def test_a_plan_of_the_largest_size_can_be_answered(layers: int) -> None:
+    most = MAX_WORDS // (1 + layers)
+    plan = cells_plan(most // 4, 3.0, noise_layers=NoiseLayers(11, layers) if layers else None)
     marginals = tuple(replace(plan.marginals[0], name=f"m{number}") for number in range(4))
     largest = replace(plan, marginals=marginals)
     assert (largest.cells, largest.words) == (most, MAX_WORDS)
@@ -161,110 +163,15 @@ def test_a_plan_that_would_need_all_memory_is_refused_before_it_takes_any() -> N
         small_plan(dimensions=dimensions, marginals=(huge,))
 
 
-# ---- series --------------------------------------------------------------------------------------------------------
+# ---- windows -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("good", "bad", "rule"),
-    [
-        ({"openings": (1,)}, {"openings": ()}, "openings of a series are weeks from 1 on, in order, and at least one"),
-        ({"openings": (1, 5)}, {"openings": (0, 5)}, "weeks from 1 on, in order"),
-        ({"openings": (4, 5)}, {"openings": (5, 4)}, "weeks from 1 on, in order"),
-        ({"openings": (4, 5, 5)}, {"openings": (4, 4, 5)}, "only the last may be named twice"),
-        ({"openings": (5, 5)}, {"openings": (5, 5, 5)}, "only the last may be named twice"),
-        ({"openings": (LONGEST_HORIZON,)}, {"openings": (LONGEST_HORIZON + 1,)}, "the horizon of a series has at most"),
-        ({"position": 3}, {"position": 4}, "the position of a round must be that of one of the openings"),
-    ],
-)
-def test_rules_of_a_series(good: dict[str, Any], bad: dict[str, Any], rule: str) -> None:
-    replace(SERIES, **good)
-    with pytest.raises(ValueError, match=rule):
-        replace(SERIES, **bad)
-
-
-def test_rules_of_a_plan_in_a_series() -> None:
-    small_plan(series=SERIES)
-    with pytest.raises(ValueError, match="only Gaussian noise is correlated"):
-        small_plan(series=SERIES, mechanism=Mechanism.DISCRETE_LAPLACE)
-    with pytest.raises(ValueError, match="a series starts no later than the windows of its rounds"):
-        small_plan(series=replace(SERIES, start_hour=1))
-
-
-def test_a_round_of_a_series_comes_no_earlier_than_its_week() -> None:
-    third = replace(SERIES, openings=(1, 4, 13), position=2)
-    assert small_plan(series=third, start_hour=12 * 168, end_hour=13 * 168).horizon == 3
-    with pytest.raises(ValueError, match=f"this round of its series is due at hour {13 * 168}, not earlier"):
-        small_plan(series=third, start_hour=12 * 168, end_hour=13 * 168 - 1)
-
-
-def test_what_follows_from_a_series() -> None:
-    alone = small_plan(start_hour=100)
-    third = small_plan(start_hour=100, end_hour=3 * 168, series=replace(SERIES, position=2))
-    assert (alone.horizon, alone.position, alone.first_hour, alone.vectors, alone.words) == (1, 0, 100, 1, alone.cells)
-    assert (third.horizon, third.position, third.first_hour, third.vectors) == (4, 2, 0, 2)
-    assert third.words == 2 * third.cells
-    assert decode(Plan, encode(third)) == third
-
-
-FIRST = small_plan(series=SERIES)
-SECOND = small_plan(
-    round_id=RoundId(b"2" * 16), start_hour=168, end_hour=336, series=replace(SERIES, position=1), epoch=FIRST.epoch
-)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"start_hour": 400, "end_hour": 500},
-        {"series": replace(SERIES, position=3), "start_hour": 504, "end_hour": 672},
-        {"series": SERIES},  # a round that came to nothing while it collected leaves its position to the next
-        {"dimensions": (replace(WORKLOAD, levels=("a", "b", "c"), owners=(9, 7, 5)), BAND)},
-        {"dimensions": (replace(WORKLOAD, owners=(5, 5)), BAND)},
-        {"bundle": PublishedBundle(1, Digest(b"b" * 32))},
-    ],
-)
-def test_what_a_later_round_of_a_series_may_change(changes: dict[str, Any]) -> None:
-    check_continues(FIRST, replace(SECOND, **changes))
-
-
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"epoch": 2}, "changes epoch"),
-        ({"band_edges_hours": (0.0, 1.0, 8.0, 999.0)}, "changes band_edges_hours"),
-        ({"marginals": FIRST.marginals[:1]}, "changes marginals"),
-        ({"marginals": (replace(FIRST.marginals[0], noise_scale=2.9), FIRST.marginals[1])}, "changes marginals"),
-        ({"failures_per_unit": 2}, "changes failures_per_unit"),
-        ({"epsilon": 1.1}, "changes epsilon"),
-        ({"delta": 1e-7}, "changes delta"),
-        ({"owners_minimum": 4}, "changes owners_minimum"),
-        ({"cohort_minimum": 13}, "changes cohort_minimum"),
-        ({"noise_shares": 9}, "changes noise_shares"),
-        ({"trustees": (replace(TRUSTEE, index=2),)}, "changes trustees"),
-        ({"series": None}, "continues no series"),
-        ({"series": replace(SERIES, name=RoundId(b"t" * 16), position=1)}, "changes name"),
-        ({"series": replace(SERIES, start_hour=1, position=1), "end_hour": 337}, "changes start_hour"),
-        ({"series": replace(SERIES, openings=(1, 2, 3, 5), position=1)}, "changes openings"),
-        ({"epsilon": 2.0, "delta": 0.5}, "changes epsilon, delta"),
-        ({"start_hour": 167}, "does not come after"),
-        ({"dimensions": (replace(WORKLOAD, levels=("b", "a")), BAND)}, "removes or moves rows"),
-        ({"dimensions": (replace(WORKLOAD, levels=("c", "a", "b"), owners=(5, 5, 5)), BAND)}, "removes or moves rows"),
-        ({"dimensions": (replace(WORKLOAD, levels=("a",), owners=(5,)), BAND)}, "removes or moves rows"),
-        ({"dimensions": (BAND, WORKLOAD)}, "removes or moves rows"),
-    ],
-)
-def test_what_a_later_round_of_a_series_may_not_change(changes: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(PlanRefused, match=complaint):
-        check_continues(FIRST, replace(SECOND, **changes))
-
-
-def test_a_series_does_not_go_back() -> None:
-    later = replace(SECOND, series=replace(SERIES, position=2), start_hour=336, end_hour=504)
-    with pytest.raises(PlanRefused, match="does not come after"):
-        check_continues(later, replace(SECOND, start_hour=504, end_hour=672))
-    with pytest.raises(PlanRefused, match="continues no series"):
-        check_continues(small_plan(), SECOND)
+def test_every_hour_of_an_epoch_is_in_one_window() -> None:
+    plan = small_plan(start_hour=168, end_hour=200, windows=(100, 168, 200, 500))
+    assert (plan.window, plan.first_hour) == ((168, 200), 100)
+    hours = (0, 99.99, 100, 167.99, 168, 199.99, 200, 499.99, 500, 10**6)
+    assert [plan.position_at(hour) for hour in hours] == [-1, -1, 0, 0, 1, 1, 2, 2, 3, 3]
+    assert decode(Plan, encode(plan)) == plan
 
 
 # ---- dimensions and marginals --------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from crypto.continual_counting import WEIGHT_ONE, running_variance
 from hypothesis import given, strategies as st
 
-from crypto.continual_counting import WEIGHT_ONE, running_variance
 from crypto.errors import PlanRefused, Refusal
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.attendance import layers_for

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from crypto.continual_counting import WEIGHT_ONE, weights
 
 from crypto.codec import encode
-from crypto.continual_counting import WEIGHT_ONE, weights
 from crypto.errors import CohortTooSmall, DecodeError
 from federation.protocol.causes import CAUSES
 from federation.protocol.life_table import Floats, LifeTable

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 import sqlalchemy as sa
+from crypto.continual_counting import WEIGHT_ONE
 
 from crypto.codec import decode, encode
-from crypto.continual_counting import WEIGHT_ONE
 from crypto.errors import BadSignature, CohortTooSmall, DecodeError, PeerFault
 from crypto.ids import Digest, Nonce, RoundId, TenantId
 from crypto.masking import Words, words_from_bytes

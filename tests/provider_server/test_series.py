@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from crypto.continual_counting import decoding
 
 from crypto.codec import digest, encode
-from crypto.continual_counting import decoding
 from crypto.errors import BadSignature, CohortTooSmall, OutOfOrder, PeerFault, PharoahError, PlanRefused
 from crypto.ids import Digest, Nonce, TenantId
 from crypto.masking import MaskKey

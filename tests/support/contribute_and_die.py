@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from enum import StrEnum
+from fractions import Fraction
 from pathlib import Path
 
 from federation.protocol.noise import Integers, SystemSampler
@@ -34,12 +35,12 @@ class Sampler(SystemSampler):
         self._moment = moment
         self._meeting = meeting
 
-    def gaussian(self, scale: float, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         if self._moment is Moment.CHARGED:
             die()
         if self._moment is Moment.TOGETHER:
             self._wait_for_another()
-        return super().gaussian(scale, size)
+        return super().laplace_share(scale, shares, size)
 
     def _wait_for_another(self) -> None:
         (self._meeting / str(os.getpid())).touch()

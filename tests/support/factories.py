@@ -32,7 +32,7 @@ from federation.runtime.pinned_directory import pin
 from federation.runtime.sqlite import Connection
 from provider_server.fleet.leases import Lease
 from provider_server.rounds.planning import PlanSettings, make_plan
-from provider_server.rounds.round import Grouping, Past, Round, new_round
+from provider_server.rounds.round import Grouping, Round, new_round
 from provider_server.store.round_store import Answer, RoundStore
 from provider_server.store.store import Store
 from simulation.run.federation import founding_entry, make_group_key
@@ -50,14 +50,15 @@ COHORT = 3
 WEEK = (0, 168)
 WEEKS_PER_EPOCH = 13
 NO_SIGNATURE = Signature(bytes(64))  # where a test is not about who signed
-NO_PAST = Past()
-POLICY = Policy(owners_minimum=3, cohort_minimum=COHORT)
+POLICY = Policy(owners_minimum=3, cohort_minimum=COHORT, colluding_share=0.3)
 SETTINGS: Mapping[str, Any] = {
     "epsilon": 1.0,
     "delta": 1e-8,
     "owners_minimum": 3,
     "cohort_minimum": COHORT,
     "noise_shares": 2,
+    "windows": tuple(range(1, WEEKS_PER_EPOCH + 1)),
+    "weeks_per_epoch": WEEKS_PER_EPOCH,
 }
 
 
@@ -205,10 +206,8 @@ def a_plan(
     window: tuple[int, int] = WEEK,
     leases: Sequence[Lease] | None = None,
     public_levels: Mapping[str, tuple[str, ...]] | None = None,
-    earlier: Plan | None = None,
     members: int = 0,
     seen: int = 0,
-    uncounted_since: int | None = None,
     **settings: Any,
 ) -> Plan:
     """A plan that `POLICY` accepts, made as the provider makes it; `settings` are fields of PlanSettings."""
@@ -225,8 +224,6 @@ def a_plan(
         directory=keys().directory.head,
         members=members,
         seen=seen,
-        earlier=earlier,
-        uncounted_since=uncounted_since,
     )
 
 
@@ -289,9 +286,9 @@ def one_group(contributors: Sequence[TenantId]) -> list[Sequence[TenantId]]:
     return [contributors]
 
 
-def close(round_: Round, past: Past = NO_PAST, group: Grouping = one_group) -> None:
+def close(round_: Round, group: Grouping = one_group) -> None:
     """Closes a round, by default with everybody in one group."""
-    round_.close(group, past)
+    round_.close(group)
 
 
 def endorse_all(round_: Round, trustees: Mapping[int, Trustee]) -> None:

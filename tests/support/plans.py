@@ -30,6 +30,7 @@ def small_plan(**changes: Any) -> Plan:
         "epoch": 1,
         "start_hour": 0,
         "end_hour": 168,
+        "windows": (0, 168),
         "dimensions": (PlanDimension("workload", ("a", "b"), (7, 8)), PlanDimension("band", ("0", "1", "2"), ())),
         "band_edges_hours": (0.0, 1.0, 8.0, 1000.0),
         "marginals": (

@@ -1,4 +1,4 @@
-"""A job-week, whatever was seen of it, changes the table of goodput by one, and no other job-week's band."""
+"""A lease in a window, whatever was seen, changes the table of goodput by one, and no other window's band."""
 
 import numpy as np
 from hypothesis import given, settings, strategies as st
@@ -8,7 +8,7 @@ from federation.protocol.subjects import GOODPUT_BANDS, Subject, norms
 from tenant_client.records.attempts import Attempt, AttemptCause, AttemptState
 from tenant_client.records.paces import Slice
 from tenant_client.rounds.counts import build_tables
-from tenant_client.rounds.goodputs import GoodputWeek, goodputs, weeks_of
+from tenant_client.rounds.goodputs import GoodputUnit, goodputs, units_of
 from tests.support.changing import replace
 from tests.support.plans import small_plan
 
@@ -21,8 +21,11 @@ SEEN = dict[tuple[str, int], list[Slice]]
 def goodput_plan() -> Plan:
     dimensions = (PlanDimension("context", (CONTEXT,), (5,)), PlanDimension("goodput", GOODPUT_BANDS, ()))
     marginals = (Marginal("goodput", ("context", "goodput"), (), 9.0, Subject.GOODPUT),)
-    plan = small_plan()
+    plan = small_plan(start_hour=336, end_hour=504, windows=tuple(range(0, 673, 168)))
     return replace(plan, dimensions=(*plan.dimensions, *dimensions), marginals=marginals)
+
+
+PLAN = goodput_plan()
 
 
 def attempt(number: int, begun_s: float, ended_s: float | None, state: AttemptState, unit: str = LEASE) -> Attempt:
@@ -36,11 +39,11 @@ def seen(begun_s: int, until_s: int, *, step_s: float = 1.0, saved: int | None =
 
 
 def counted(attempts: list[Attempt], slices: SEEN) -> np.ndarray:
-    return build_tables(goodput_plan(), (), bytes(32), goodputs(weeks_of(attempts, slices), {LEASE: CONTEXT}))[0]
+    return build_tables(PLAN, (), bytes(32), goodputs(units_of(attempts, slices, PLAN), {LEASE: CONTEXT}))[0]
 
 
 def shares(attempts: list[Attempt], slices: SEEN) -> list[float]:
-    return [round(one.share, 3) for one in weeks_of(attempts, slices)]
+    return [round(one.share, 3) for one in units_of(attempts, slices, PLAN)]
 
 
 SLOTS = [1008 * week + slot for week in range(3) for slot in (0, 1, 6, 500, 1006, 1007)]
@@ -91,7 +94,7 @@ def without(week: int, attempts: list[Attempt], slices: SEEN) -> tuple[list[Atte
 
 @settings(deadline=None, max_examples=200)
 @given(some_attempts, st.integers(0, 2))
-def test_one_job_week_more_or_less_moves_the_table_by_one_and_no_other_share(
+def test_one_unit_more_or_less_moves_the_table_by_one_and_no_other_share(
     drawn: list[tuple[float, float | None, AttemptState, list[Slice]]], week: int
 ) -> None:
     attempts, slices = [], {}
@@ -99,13 +102,13 @@ def test_one_job_week_more_or_less_moves_the_table_by_one_and_no_other_share(
         attempts.append(attempt(number, begun_s, None if lasted_s is None else begun_s + lasted_s, state))
         slices[LEASE, number] = [one for one in own if one.at_s + 600 > begun_s]
     fewer = without(week, attempts, slices)
-    left = {one for one in weeks_of(attempts, slices) if int(one.at_h // 168) != week}
-    assert {one for one in weeks_of(*fewer) if int(one.at_h // 168) != week} == left
+    left = {one for one in units_of(attempts, slices, PLAN) if int(one.at_h // 168) != week}
+    assert {one for one in units_of(*fewer, PLAN) if int(one.at_h // 168) != week} == left
     moved = counted(attempts, slices) - counted(*fewer)
     assert np.abs(moved).sum() <= norms(Subject.GOODPUT, 1)[0] == 1
 
 
-def test_the_bound_is_reached_by_any_job_week_with_steps() -> None:
+def test_the_bound_is_reached_by_any_unit_with_steps() -> None:
     slices = {(LEASE, 1): seen(0, 2 * WEEK_S)}
     attempts = [attempt(1, 0.0, 2.0 * WEEK_S, AttemptState.SUCCEEDED)]
     moved = counted(attempts, slices) - counted(*without(1, attempts, slices))
@@ -144,4 +147,4 @@ def test_less_than_an_hour_or_no_timed_step_is_not_counted() -> None:
 
 
 def test_a_lease_without_a_context_is_not_counted() -> None:
-    assert not goodputs([GoodputWeek("unknown", 0.0, 0.9)], {LEASE: CONTEXT})
+    assert not goodputs([GoodputUnit("unknown", 0.0, 0.9)], {LEASE: CONTEXT})

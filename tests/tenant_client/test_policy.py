@@ -1,18 +1,21 @@
 """What a tenant refuses: each limit holds at its value, gives way nowhere beyond it, and says so."""
 
+import math
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from msgspec.structs import fields
+from scipy.stats import nbinom
 
 from crypto.errors import PlanRefused
 from crypto.masking import MaskKey
 from federation.protocol.directory import Directory
 from federation.protocol.plan import (
     HOURS_PER_WEEK,
-    LONGEST_HORIZON,
     MaskTrustee,
     Mechanism,
     NoiseLayers,
@@ -23,10 +26,17 @@ from federation.protocol.privacy_cost import plan_loss
 from provider_server.rounds.planning import MarginalSpec
 from tenant_client.rounds.policy import CLOCKS_DIFFER_H, Policy, PolicyError, check_plan, load_policy
 from tests.support.changing import replace
-from tests.support.factories import COHORT, POLICY as LIMITS, a_plan, keys, mask_trustees
+from tests.support.factories import (
+    COHORT,
+    POLICY,
+    TENANTS,
+    WEEKS_PER_EPOCH,
+    a_plan,
+    keys,
+    mask_trustees,
+)
 
 LENIENT = "the provider must change the plan; relax policy.toml only if the owner of the data agrees"
-POLICY = replace(LIMITS, horizon_weeks_maximum=13)
 PLAN = a_plan()
 NOW = 1000.0 * HOURS_PER_WEEK  # by then all windows are over but the one that is not
 STRANGE_KEY = MaskKey(bytes(32)).public
@@ -55,13 +65,24 @@ def foreign_key(trustee: MaskTrustee) -> MaskTrustee:
 
 
 def in_week(week: int) -> Plan:
-    """The plan for a later week, under the epoch that it has to name."""
+    """The plan for a later week, under the epoch and the windows that it has to name."""
     start = week * HOURS_PER_WEEK
-    return replace(PLAN, start_hour=start, end_hour=start + HOURS_PER_WEEK, epoch=keys().directory.epoch(start))
+    return a_plan(window=(start, start + HOURS_PER_WEEK))
 
 
-def checked(plan: Plan, policy: Policy = POLICY, directory: Directory | None = None, now_hour: float = NOW) -> None:
-    check_plan(plan, policy, directory or keys().directory, now_hour)
+def cut(*edges: int) -> Plan:
+    """The plan for the first window of an epoch that has these."""
+    return replace(PLAN, end_hour=edges[1], windows=edges)
+
+
+def checked(
+    plan: Plan,
+    policy: Policy = POLICY,
+    directory: Directory | None = None,
+    now_hour: float = NOW,
+    members_seen: int = TENANTS,
+) -> None:
+    check_plan(plan, policy, directory or keys().directory, now_hour, members_seen)
 
 
 # (what is refused, the change of policy that would allow it or None, what the refusal says, what it advises)
@@ -74,7 +95,7 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
     ),
     "epsilon": (
         a_plan(epsilon=1.001),
-        {"epsilon_per_job_week": 1.001},
+        {"epsilon_per_window": 1.001},
         "epsilon 1.001 is above the policy's 1",
         LENIENT,
     ),
@@ -94,20 +115,20 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
     "epoch": (
         replace(PLAN, epoch=1),
         None,
-        "it names epoch 1, and its window begins in epoch 0 of the directory",
+        "it names epoch 1, and its windows lie in epoch 0 of the directory",
         "the provider must name the epoch of the window; owners are counted by epoch",
     ),
     "window": (
-        a_plan(window=(0, 169)),
-        {"window_hours_maximum": 169},
-        "its window has 169 hours, the policy allows 168",
-        "a unit is a lease within the window; the provider must cut the window into weeks",
+        cut(0, 168, 335, 503),
+        {"window_hours_minimum": 167},
+        "a window of its epoch has 167 hours, the policy wants 168",
+        "a lease pays in every window that it is in; the provider must make the windows longer",
     ),
     "not over": (
         in_week(1000),
         None,
         "its window ends at hour 168168, and by the clock here it is hour 168000",
-        "a week is counted after its end; if that has passed, compare the clocks of provider and tenant",
+        "a window is counted after its end; if that has passed, compare the clocks of provider and tenant",
     ),
     "cohort": (
         a_plan(cohort_minimum=COHORT - 1, noise_shares=1),
@@ -136,13 +157,7 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
     "failures": (
         a_plan(failures_per_unit=2),
         {"failures_per_unit_maximum": 2},
-        "it counts 2 failures per job-week, above the policy's 1",
-        LENIENT,
-    ),
-    "horizon": (
-        a_plan(horizon=14, weeks_per_epoch=14),
-        {"horizon_weeks_maximum": 14},
-        "its series lasts 14 weeks, the policy allows 13",
+        "it counts 2 failures of a lease in a window, above the policy's 1",
         LENIENT,
     ),
     "dimension": (
@@ -212,24 +227,30 @@ def test_nothing_but_the_clock_stands_against_a_plan_for_the_year_2966() -> None
     checked(plan, now_hour=float(plan.end_hour))
 
 
-@pytest.mark.parametrize("hour", [0, 13 * 168 - 1, 13 * 168, 5 * 13 * 168 + 1])
-def test_nothing_but_the_window_stands_against_an_epoch(hour: int) -> None:
-    """An epoch has 13 weeks in the directory; the plan of a window names the one that the window begins in."""
-    right = hour // (13 * 168)
-    checked(replace(PLAN, start_hour=hour, end_hour=hour + 168, epoch=right))
+@pytest.mark.parametrize("week", [0, 12, 13, 66])
+def test_nothing_but_the_windows_stands_against_an_epoch(week: int) -> None:
+    """An epoch has 13 weeks in the directory; a plan names the one that all of its windows lie in."""
+    right = week // WEEKS_PER_EPOCH
+    checked(in_week(week))
     for wrong in {right + 1, right - 1} - {-1}:
-        with pytest.raises(PlanRefused, match=f"it names epoch {wrong}, and its window begins in epoch {right}"):
-            checked(replace(PLAN, start_hour=hour, end_hour=hour + 168, epoch=wrong))
-    assert keys().directory.epoch(hour) == right
+        with pytest.raises(PlanRefused, match=f"it names epoch {wrong}, and its windows lie in epoch {right} of"):
+            checked(replace(in_week(week), epoch=wrong))
+
+
+def test_no_windows_lie_in_two_epochs() -> None:
+    last = WEEKS_PER_EPOCH * HOURS_PER_WEEK
+    checked(cut(0, 168, last))
+    with pytest.raises(PlanRefused, match="it names epoch 0, and its windows lie in epoch 0 and 1 of the directory"):
+        checked(cut(0, 168, last + 1))
 
 
 def test_the_epoch_is_that_of_the_directory_and_of_nobody_else() -> None:
     weekly = replace(keys().directory, weeks_per_epoch=1)
-    later = replace(PLAN, start_hour=168, end_hour=336)
+    later = a_plan(window=(168, 336))
     checked(later)
-    with pytest.raises(PlanRefused, match="begins in epoch 1"):
+    with pytest.raises(PlanRefused, match="lie in epoch 0 and 12 of"):
         checked(later, POLICY, weekly)
-    checked(replace(later, epoch=1), POLICY, weekly)
+    checked(replace(later, windows=(168, 336), epoch=1), POLICY, weekly)
 
 
 def test_owners_are_promised_in_the_plan_and_not_only_counted_in_its_rows() -> None:
@@ -241,39 +262,32 @@ def test_owners_are_promised_in_the_plan_and_not_only_counted_in_its_rows() -> N
         checked(plan)
 
 
-def test_every_horizon_within_the_limit_is_as_good_as_a_single_round() -> None:
-    for horizon in (1, 2, 13):
-        checked(a_plan(horizon=horizon))
-    checked(a_plan(horizon=104, weeks_per_epoch=104), replace(POLICY, horizon_weeks_maximum=104))
-    with pytest.raises(PlanRefused, match="its series lasts 2 weeks, the policy allows 1"):
-        checked(a_plan(horizon=2), replace(POLICY, horizon_weeks_maximum=1))
-    assert Policy().horizon_weeks_maximum == LONGEST_HORIZON
-
-
 @pytest.mark.parametrize("mechanism", list(Mechanism))
 def test_a_plan_made_for_a_budget_is_accepted_at_that_budget_and_not_below(mechanism: Mechanism) -> None:
     plan = a_plan(mechanism=mechanism)
     assert plan_loss(plan).at(plan.delta) == pytest.approx(1.0, rel=1e-4)
     checked(plan)
     with pytest.raises(PlanRefused, match=r"is above the policy's 0\.999"):
-        checked(plan, replace(POLICY, epsilon_per_job_week=0.999))
+        checked(plan, replace(POLICY, epsilon_per_window=0.999))
 
 
-@pytest.mark.parametrize(("field", "limit"), [("epsilon", POLICY.epsilon_per_job_week), ("delta", POLICY.delta)])
+@pytest.mark.parametrize(("field", "limit"), [("epsilon", POLICY.epsilon_per_window), ("delta", POLICY.delta)])
 def test_what_rounding_may_add_is_allowed_and_nothing_beyond(field: str, limit: float) -> None:
     checked(replace(PLAN, **{field: limit * (1 + 1e-9)}))
     with pytest.raises(PlanRefused, match=f"{field} .* is above the policy's"):
         checked(replace(PLAN, **{field: limit * (1 + 3e-9)}))
 
 
-def test_gaussian_noise_gives_no_pure_guarantee() -> None:
+def test_laplace_noise_gives_a_pure_guarantee_and_gaussian_noise_gives_none() -> None:
+    checked(a_plan(delta=0.0), replace(POLICY, delta=0.0))
     with pytest.raises(PlanRefused, match="its noise gives inf"):
-        checked(replace(PLAN, delta=0.0))
+        checked(replace(a_plan(mechanism=Mechanism.DISCRETE_GAUSSIAN), delta=0.0))
 
 
 def test_every_share_counts_towards_the_noise_of_a_plan() -> None:
     """Many tiny shares of discrete Gaussian noise hide nothing, whatever their sum's variance says."""
-    plan = noise_scaled(a_plan(cohort_minimum=10**6, noise_shares=9 * 10**5), 0.1)
+    shares = {"cohort_minimum": 10**6, "noise_shares": 7 * 10**5}
+    plan = noise_scaled(a_plan(mechanism=Mechanism.DISCRETE_GAUSSIAN, **shares), 0.1)
     with pytest.raises(PlanRefused, match="its noise gives inf"):
         checked(replace(plan, epsilon=1e6))
 
@@ -294,17 +308,7 @@ def with_trustees(*trustees: MaskTrustee) -> Directory:
     )
 
 
-# ---- policy.toml ---------------------------------------------------------------------------------------------------
-
-
-def load(tmp_path: Path, text: str) -> Policy:
-    path = tmp_path / "policy.toml"
-    path.write_text(text, encoding="utf-8")
-    return load_policy(path)
-
-
-def test_an_empty_policy_is_the_default_one(tmp_path: Path) -> None:
-    assert load(tmp_path, "") == Policy()
+# ---- who is honest -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("known", [2, 8, 9, 400])
@@ -320,20 +324,78 @@ def test_noise_never_relies_on_more_tenants_than_are_known_to_be_honest(known: i
             checked(plan, policy)
         assert f"its noise relies on up to {thinnest} honest tenants, the policy on {known}" in caught.value.what
         assert "honest_minimum" in caught.value.hint
-    checked(crowd, POLICY)  # without the limit the directory is trusted
+    checked(crowd, replace(POLICY, honest_minimum=0))  # the directory is trusted
+
+
+DEFAULT = Policy()
+TEN: Mapping[str, Any] = {"cohort_minimum": 10, "noise_shares": 5, "owners_minimum": 5}
+
+
+def of_members(members: int) -> Plan:
+    """What a provider plans for so many members, half of them honest."""
+    return a_plan(members=members, **TEN)
+
+
+def epsilon_of(scale: float, part: float) -> float:
+    """Of a part of the discrete Laplace noise of a scale, at a count that moves by one."""
+    one = nbinom(part, -math.expm1(-1 / scale)).pmf(np.arange(4000))
+    law = [float(one[: len(one) - at] @ one[at:]) for at in range(60)]
+    return max(math.log(nearer / further) for nearer, further in pairwise(law))
+
+
+def test_ten_honest_tenants_among_forty_members_refuse_noise_that_relies_on_twenty() -> None:
+    """Thirty are invented, and their noise is known: the ten leave so little that epsilon is 2.5 and not 1."""
+    attack = of_members(40)
+    assert attack.shares.full == 20
+    left = 10 * float(attack.shares.of(attack.honest(40)))
+    assert sum(epsilon_of(marginal.noise_scale, left) for marginal in attack.marginals) == pytest.approx(2.5, abs=0.2)
+    assert sum(epsilon_of(marginal.noise_scale, 1.0) for marginal in attack.marginals) == pytest.approx(1.0)
+    with pytest.raises(PlanRefused) as refusal:
+        checked(attack, DEFAULT, members_seen=10)
+    assert "its noise relies on up to 20 honest tenants, 5 of the 10 members last seen" in refusal.value.what
+    assert "set honest_minimum to that number in policy.toml" in refusal.value.hint
+    for trusted in (20, 0):
+        checked(attack, replace(DEFAULT, honest_minimum=trusted), members_seen=10)
+
+
+@pytest.mark.parametrize("seen", [0, 1, 10, 39, 40, 41, 400])
+def test_a_plan_for_as_many_as_were_seen_is_answered_and_one_for_more_is_not(seen: int) -> None:
+    for members in (10, 20, 39, 40, 42, 400):
+        plan = of_members(members)
+        if plan.shares.full <= max(5, seen // 2):
+            checked(plan, DEFAULT, members_seen=seen)
+            continue
+        with pytest.raises(PlanRefused, match="members last seen"):
+            checked(plan, DEFAULT, members_seen=seen)
+
+
+def test_a_minimal_cohort_is_enough_for_who_enrolled_first_and_saw_nobody_else() -> None:
+    checked(of_members(10), DEFAULT, members_seen=1)
+
+
+# ---- policy.toml ---------------------------------------------------------------------------------------------------
+
+
+def load(tmp_path: Path, text: str) -> Policy:
+    path = tmp_path / "policy.toml"
+    path.write_text(text, encoding="utf-8")
+    return load_policy(path)
+
+
+def test_an_empty_policy_is_the_default_one(tmp_path: Path) -> None:
+    assert load(tmp_path, "") == Policy()
 
 
 def test_every_limit_can_be_set(tmp_path: Path) -> None:
     text = """
-        epsilon_per_job_week = 2
+        epsilon_per_window = 2
         delta = 1e-9
         owners_minimum = 7
         cohort_minimum = 12
-        window_hours_maximum = 24
+        window_hours_minimum = 24
+        lease_hours_maximum = 2000
         mask_trustees_minimum = 2
         failures_per_unit_maximum = 3
-        horizon_weeks_maximum = 26
-        carry_over_weeks_maximum = 4
         colluding_share = 0.25
         honest_minimum = 40
         link_epochs = true
@@ -341,15 +403,14 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
     """
     policy = load(tmp_path, text)
     assert policy == Policy(
-        epsilon_per_job_week=2,
+        epsilon_per_window=2,
         delta=1e-9,
         owners_minimum=7,
         cohort_minimum=12,
-        window_hours_maximum=24,
+        window_hours_minimum=24,
+        lease_hours_maximum=2000,
         mask_trustees_minimum=2,
         failures_per_unit_maximum=3,
-        horizon_weeks_maximum=26,
-        carry_over_weeks_maximum=4,
         colluding_share=0.25,
         honest_minimum=40,
         link_epochs=True,
@@ -362,10 +423,10 @@ def test_every_limit_can_be_set(tmp_path: Path) -> None:
     ("text", "complaint"),
     [
         ("epsilon = 1.0", "unknown key 'epsilon'"),
-        ("epsilon_per_job_week = '1'", "epsilon_per_job_week must be a number"),
-        ("epsilon_per_job_week = true", "epsilon_per_job_week must be a number"),
-        ("epsilon_per_job_week = nan", "epsilon_per_job_week must be a number"),
-        ("epsilon_per_job_week = inf", "epsilon_per_job_week must be a number"),
+        ("epsilon_per_window = '1'", "epsilon_per_window must be a number"),
+        ("epsilon_per_window = true", "epsilon_per_window must be a number"),
+        ("epsilon_per_window = nan", "epsilon_per_window must be a number"),
+        ("epsilon_per_window = inf", "epsilon_per_window must be a number"),
         ("delta = -1e-8", "delta must be a number"),
         ("colluding_share = nan", "colluding_share must be a number"),
         ("owners_minimum = 2.5", "owners_minimum must be a whole number"),
@@ -381,7 +442,7 @@ def test_a_policy_that_cannot_be_used_is_refused_by_name(tmp_path: Path, text: s
         load(tmp_path, text)
     fact, advice = error.value.diagnostics().split("\n")
     assert fact.startswith(f"{tmp_path / 'policy.toml'}: {complaint}")
-    known = "known keys: epsilon_per_job_week, delta, "
+    known = "known keys: epsilon_per_window, delta, "
     assert advice.startswith(f"hint: {'write it as TOML' if complaint.startswith('not TOML') else known}")
 
 

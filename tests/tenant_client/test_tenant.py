@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ import pytest
 
 from crypto.codec import decode, digest, encode
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PeerFault, PlanRefused
-from crypto.ids import LeaseId, RoundId
+from crypto.ids import LeaseId
 from crypto.masking import MaskKey, Words, add_words, words_from_bytes
 from crypto.signing import SigningKey, open_signed
 from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
 from federation.protocol.directory import Member, UnknownHead, next_entry
 from federation.protocol.noise import Integers, SystemSampler, from_ring
-from federation.protocol.plan import Plan
+from federation.protocol.plan import Mechanism, Plan
 from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import (
@@ -92,7 +93,7 @@ def test_under_its_masks_a_contribution_is_the_count_and_nothing_else(cast: Cast
 
 def test_under_its_masks_a_contribution_carries_noise_of_the_share_it_owes(cast: Cast) -> None:
     """By chance it fails once in 10^10 times; full noise would be 1.41 shares."""
-    plan = a_wide_plan()
+    plan = a_wide_plan(mechanism=Mechanism.DISCRETE_GAUSSIAN)
     (cells,) = unmasked(plan, cast.tenant(policy=WIDE).contribute(signed(plan)))
     share = plan.marginals[0].noise_scale / np.sqrt(plan.noise_shares)
     assert cells.size == SIDE**2
@@ -141,7 +142,7 @@ def test_another_plan_under_a_round_that_was_charged_and_never_answered_is_refus
         cast.tenant().contribute(signed(a_plan(epsilon=0.5)))
 
 
-def test_a_week_without_budget_is_refused_before_anything_is_drawn(cast: Cast) -> None:
+def test_a_window_without_budget_is_refused_before_anything_is_drawn(cast: Cast) -> None:
     cast.tenant().contribute(signed(a_plan(1)))
     tenant = cast.tenant(sampler=NoMoreNoise())
     with pytest.raises(BudgetExceeded):
@@ -151,7 +152,7 @@ def test_a_week_without_budget_is_refused_before_anything_is_drawn(cast: Cast) -
 
 
 def test_a_plan_beyond_the_policy_is_not_charged(cast: Cast) -> None:
-    tenant = cast.tenant(policy=replace(POLICY, epsilon_per_job_week=0.5), sampler=NoMoreNoise())
+    tenant = cast.tenant(policy=replace(POLICY, epsilon_per_window=0.5), sampler=NoMoreNoise())
     with pytest.raises(PlanRefused, match=r"epsilon 1 is above the policy's 0\.5"):
         tenant.contribute(signed(a_plan()))
     assert tenant.ledger.charges() == []
@@ -181,105 +182,6 @@ def test_a_plan_under_a_directory_that_is_not_known_yet_is_refused_until_it_is(c
     assert decode(Receipt, tenant.answer(Query.DIRECTORY, update)).held == plan.directory
     assert opened(tenant.contribute(signed(plan)))[0].plan == plan_digest(signed(plan))
     assert tenant.contribute(signed(replace(a_plan(2, window=(168, 336)))))  # the older head is known still
-
-
-# ---- in a series ---------------------------------------------------------------------------------------------------
-
-HORIZON = 3
-
-
-def a_series() -> list[Plan]:
-    plans = [a_plan(1, horizon=HORIZON)]
-    for number in (2, 3):
-        window = (168 * (number - 1), 168 * number)
-        plans.append(a_plan(number, window=window, horizon=HORIZON, earlier=plans[-1]))
-    return plans
-
-
-def with_failures(tenant: Tenant, weeks: int) -> Tenant:
-    """A lease that fails in the middle of every week."""
-    unit = a_unit(1)
-    tenant.journal.add([unit], [a_failure(unit, 168.0 * week + 84.0) for week in range(weeks)])
-    return tenant
-
-
-def test_in_a_series_the_counts_travel_before_the_noise_and_each_under_masks(cast: Cast) -> None:
-    plan = a_series()[0]
-    tenant = with_failures(cast.tenant(), 1)
-    words = unmasked_words(plan, tenant.contribute(signed(plan)))
-    assert len(words) == plan.words == 2 * plan.cells
-    counts, noise = words[: plan.cells], words[plan.cells :].astype(np.int64)
-    expected = np.concatenate([table.reshape(-1) for table in tenant.counts(plan)])
-    np.testing.assert_array_equal(counts, expected)
-    assert counts.sum() == counting(plan)
-    assert np.count_nonzero(noise) > 0.9 * plan.cells
-
-
-def test_a_series_is_paid_for_once_and_every_week_answered_once(cast: Cast) -> None:
-    first, second, third = a_series()
-    tenant = with_failures(cast.tenant(sampler=InsecureSilence()), 3)
-    for plan in (first, second, third):
-        counts = unmasked_words(plan, tenant.contribute(signed(plan)))[: plan.cells]
-        assert counts.sum() == counting(plan)
-    spent = [(charge.start_h, charge.end_h, charge.series) for charge in tenant.ledger.charges()]
-    assert spent == [(168 * week, 168 * (week + 1), first.round_id) for week in range(3)]
-    limit = plan_loss(first).at(first.delta)
-    for week in range(3):
-        assert tenant.ledger.spent(168 * week, 168 * (week + 1)).at(first.delta) == pytest.approx(limit)
-
-
-def test_weeks_without_an_answer_are_carried_over_and_only_they(cast: Cast) -> None:
-    first, second, third = a_series()
-    tenant = with_failures(cast.tenant(sampler=InsecureSilence()), 3)
-    tenant.contribute(signed(first))
-    assert tenant.begins(third) == 168
-    carried = unmasked_words(third, tenant.contribute(signed(third)))[: third.cells]
-    assert carried.sum() == 2 * counting(third)  # of the second week and of the third
-    assert tenant.begins(third) == 168  # as long as it is asked again
-    with pytest.raises(PlanRefused, match="its weeks were already answered in another round of its series"):
-        tenant.contribute(signed(second))
-    assert len(tenant.ledger.charges()) == 2
-
-
-def test_an_hour_that_is_left_of_a_window_is_answered_and_no_hour_is_not(cast: Cast) -> None:
-    first, second, _ = a_series()
-    tenant = with_failures(cast.tenant(sampler=InsecureSilence()), 3)
-    tenant.contribute(signed(first))
-    last_hour = replace(second, start_hour=168, end_hour=169, series=first.series)
-    tenant.contribute(signed(last_hour))
-    assert [(charge.start_h, charge.end_h) for charge in tenant.ledger.charges()] == [(0, 168), (168, 169)]
-    with pytest.raises(PlanRefused, match="its weeks were already answered in another round of its series"):
-        tenant.contribute(signed(replace(last_hour, round_id=RoundId(b"again" + bytes(11)))))
-
-
-def made_for(**settings: Any) -> dict[str, Any]:
-    """A setting of a series, and the marginals whose noise is made for it."""
-    return {**settings, "marginals": a_plan(1, horizon=HORIZON, **settings).marginals}
-
-
-def backwards() -> dict[str, Any]:
-    return {"dimensions": tuple(replace(one, levels=one.levels[::-1]) for one in a_series()[1].dimensions)}
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        (made_for(epsilon=0.9), "changes marginals, epsilon"),
-        (made_for(delta=1e-9), "changes marginals, delta"),
-        (made_for(noise_shares=1), "changes noise_shares"),
-        (backwards(), "removes or moves rows"),
-    ],
-)
-def test_a_later_round_may_not_change_what_the_first_has_settled(
-    cast: Cast, change: dict[str, Any], complaint: str
-) -> None:
-    first, second, _ = a_series()
-    tenant = cast.tenant(sampler=InsecureSilence())
-    tenant.contribute(signed(first))
-    with pytest.raises(PlanRefused, match=complaint):
-        tenant.contribute(signed(replace(second, **change)))
-    assert len(tenant.ledger.charges()) == 1
-    tenant.contribute(signed(second))
 
 
 # ---- one answer, from several threads and processes ----------------------------------------------------------------
@@ -534,12 +436,12 @@ class PowerCut(Exception):
 
 
 class NoMoreNoise(SystemSampler):
-    def gaussian(self, scale: float, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         raise AssertionError("noise was drawn")
 
 
 class Failing(SystemSampler):
-    def gaussian(self, scale: float, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         raise PowerCut
 
 
@@ -550,9 +452,9 @@ class Together(SystemSampler):
         super().__init__()
         self._barrier = threading.Barrier(parties, timeout=PATIENCE_S)
 
-    def gaussian(self, scale: float, size: int) -> Integers:
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         self._barrier.wait()
-        return super().gaussian(scale, size)
+        return super().laplace_share(scale, shares, size)
 
 
 class PausesBeforeKeeping(Connection):
@@ -581,7 +483,7 @@ def a_home(root: Path) -> Path:
     path = root / "home"
     member = create(path, os.urandom, 0.0)
     pin(path, [keys().founding, keys().provider.sign(next_entry(keys().directory, joined=[member]))])
-    (path / "policy.toml").write_text("owners_minimum = 3\ncohort_minimum = 3\n")
+    (path / "policy.toml").write_text("owners_minimum = 3\ncohort_minimum = 3\ncolluding_share = 0.3\n")
     (root / "plan").write_bytes(signed(a_plan()))
     return path
 
@@ -607,12 +509,8 @@ def opened(message: bytes, tenant: int = 0) -> tuple[ContributionHeader, Words]:
 
 def unmasked(plan: Plan, message: bytes) -> tuple[Any, ...]:
     """The cells without their masks, which takes the keys of all three trustees."""
-    return from_ring(plan, unmasked_words(plan, message))
-
-
-def unmasked_words(plan: Plan, message: bytes) -> Words:
     header, words = opened(message)
-    return words - masks_over(plan, header)
+    return from_ring(plan, words - masks_over(plan, header))
 
 
 def masks_over(plan: Plan, header: ContributionHeader) -> Words:
@@ -624,11 +522,11 @@ def masks_over(plan: Plan, header: ContributionHeader) -> Words:
     )
 
 
-def a_wide_plan(number: int = 1) -> Plan:
+def a_wide_plan(number: int = 1, **settings: Any) -> Plan:
     """A plan of many cells, none of which counts anything."""
     sides = {name: tuple(f"{name} {place}" for place in range(SIDE)) for name in WIDE.dimensions}
     marginals = (MarginalSpec("grid", WIDE.dimensions, (), 1.0),)
-    return a_plan(number, marginals=marginals, public_levels=sides)
+    return a_plan(number, marginals=marginals, public_levels=sides, **settings)
 
 
 def started(number: int, start_h: float) -> StartedLease:

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Sequence
 from contextlib import closing
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +16,19 @@ from crypto.masking import Words
 from federation.protocol.bundle import Bundle
 from federation.protocol.directory import Chain
 from federation.protocol.noise import Integers, SystemSampler
-from federation.protocol.plan import HOURS_PER_WEEK, Plan, PublishedBundle, Series
+from federation.protocol.plan import HOURS_PER_WEEK, Plan, PublishedBundle
 from federation.protocol.privacy_cost import NO_LOSS
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import ContributionHeader, Receipt
-from tenant_client.rounds.policy import CLOCKS_DIFFER_H, Policy
+from tenant_client.rounds.policy import CLOCKS_DIFFER_H
 from tenant_client.rounds.tenant import Tenant
 from tests.support.changing import replace
-from tests.support.factories import POLICY, Cast, a_failure, a_plan, a_unit, counting, keys, signed
+from tests.support.factories import WEEKS_PER_EPOCH, Cast, a_plan, keys, signed
 from tests.support.hiding import looks_hidden
 from tests.tenant_client.test_tenant import WIDE, NoMoreNoise, a_wide_plan, masks_over, opened
 
-FAR = (2966 - 1970) * 52 * HOURS_PER_WEEK
+EPOCH_HOURS = WEEKS_PER_EPOCH * HOURS_PER_WEEK
+FAR = (2966 - 1970) * 52 // WEEKS_PER_EPOCH  # an epoch
 
 
 def nothing_paid(tenant: Tenant, plan: Plan) -> bool:
@@ -36,31 +38,29 @@ def nothing_paid(tenant: Tenant, plan: Plan) -> bool:
 # ---- the clock -----------------------------------------------------------------------------------------------------
 
 
-def in_series(start_hour: int, number: int = 1, policy: Policy = POLICY) -> Plan:
-    """The plan for the week from `start_hour` on, in a series that began with the federation."""
-    weeks, end_hour = policy.horizon_weeks_maximum, start_hour + HOURS_PER_WEEK
-    plan = a_plan(number, horizon=weeks, weeks_per_epoch=weeks)
-    epoch, series = keys().directory.epoch(start_hour), Series(a_plan().round_id, 0, tuple(range(1, weeks + 1)), 0)
-    return replace(plan, start_hour=start_hour, end_hour=end_hour, epoch=epoch, series=series)
+def a_plan_of(epoch: int) -> Plan:
+    """The plan for the first window of an epoch."""
+    start_hour = epoch * EPOCH_HOURS
+    return a_plan(window=(start_hour, start_hour + HOURS_PER_WEEK))
 
 
-def test_a_plan_for_the_year_2966_costs_no_week_of_the_time_until_then(cast: Cast) -> None:
-    plan = in_series(FAR)
+def test_a_plan_for_the_year_2966_costs_no_window_of_the_time_until_then(cast: Cast) -> None:
+    plan = a_plan_of(FAR)
     tenant = cast.tenant(sampler=NoMoreNoise())
-    with pytest.raises(PlanRefused, match=f"its window ends at hour {FAR + 168}, and by the clock here it is"):
+    with pytest.raises(PlanRefused, match=f"its window ends at hour {plan.end_hour}, and by the clock here it is"):
         tenant.contribute(signed(plan))
     assert nothing_paid(tenant, plan)
-    assert tenant.ledger.spent(0, FAR + 168) == NO_LOSS
+    assert tenant.ledger.spent(0, plan.end_hour) == NO_LOSS
     assert cast.tenant().contribute(signed(a_plan(2)))  # there is the whole budget still
 
 
-def test_when_the_year_has_come_it_pays_for_the_weeks_that_may_be_carried_over_and_no_others(cast: Cast) -> None:
-    plan, carried = in_series(FAR), POLICY.carry_over_weeks_maximum * HOURS_PER_WEEK
-    tenant = cast.tenant(clock=lambda: FAR + 168.0)
+def test_when_the_year_has_come_it_pays_for_its_own_window_and_for_no_other(cast: Cast) -> None:
+    plan = a_plan_of(FAR)
+    tenant = cast.tenant(clock=lambda: float(plan.end_hour))
     header, _ = opened(tenant.contribute(signed(plan)))
-    assert header.start_hour == FAR - carried == FAR - 52 * 168
-    assert [(charge.start_h, charge.end_h) for charge in tenant.ledger.charges()] == [(FAR - carried, FAR + 168)]
-    assert tenant.ledger.spent(0, FAR - carried) == NO_LOSS
+    assert header.start_hour == plan.start_hour
+    assert [(charge.start_h, charge.end_h) for charge in tenant.ledger.charges()] == [plan.window]
+    assert tenant.ledger.spent(0, plan.start_hour) == NO_LOSS
 
 
 @pytest.mark.parametrize("early", [0.0, 0.5, CLOCKS_DIFFER_H])
@@ -82,20 +82,6 @@ def test_a_window_is_refused_until_it_is_over(cast: Cast) -> None:
     first = tenant.contribute(signed(a_plan()))
     hours[0] = 0.0
     assert tenant.contribute(signed(a_plan())) == first  # what was answered stays so, whatever the clock does
-
-
-@pytest.mark.parametrize(("most", "weeks"), [(0, 1), (2, 3), (4, 5), (5, 6), (13, 6)])
-def test_no_more_weeks_are_counted_and_charged_than_the_policy_carries_over(cast: Cast, most: int, weeks: int) -> None:
-    """A lease that failed in each of six weeks, of which none was answered for."""
-    tenant = cast.tenant(policy=replace(POLICY, carry_over_weeks_maximum=most))
-    unit, plan = a_unit(1), in_series(5 * HOURS_PER_WEEK)
-    tenant.journal.add([unit], [a_failure(unit, 168.0 * week + 84.0) for week in range(6)])
-    header, _ = opened(tenant.contribute(signed(plan)))
-    begins = (6 - weeks) * HOURS_PER_WEEK
-    assert header.start_hour == tenant.begins(plan) == begins
-    assert [(charge.start_h, charge.end_h) for charge in tenant.ledger.charges()] == [(begins, 6 * HOURS_PER_WEEK)]
-    assert sum(int(table.sum()) for table in tenant.counts(plan)) == weeks * counting(plan)
-    assert tenant.ledger.spent(0, begins or 1) == (NO_LOSS if begins else tenant.ledger.charges()[0].loss)
 
 
 # ---- mask keys -----------------------------------------------------------------------------------------------------
@@ -207,8 +193,8 @@ class Kept(SystemSampler):
         super().__init__()
         self.drawn: list[Integers] = []
 
-    def gaussian(self, scale: float, size: int) -> Integers:
-        self.drawn.append(super().gaussian(scale, size))
+    def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
+        self.drawn.append(super().laplace_share(scale, shares, size))
         return self.drawn[-1]
 
 

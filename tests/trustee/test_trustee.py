@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from crypto.continual_counting import combine, weights
 from msgspec.structs import force_setattr
 
 from crypto import voprf
 from crypto.codec import decode, encode
-from crypto.continual_counting import combine, weights
 from crypto.errors import (
     AlreadyAnswered,
     BadSignature,
