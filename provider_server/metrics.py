@@ -44,8 +44,8 @@ class Metrics:
         self.release_end_hour = Gauge(
             "pharoah_release_end_hour", "End of the newest release, in hours since 1970.", registry=registry
         )
-        self.epsilon = Gauge("pharoah_epsilon", "Privacy budget per job-week of the newest release.", registry=registry)
-        self.alarms = Gauge("pharoah_alarms", "Drift alarms raised by the newest week.", registry=registry)
+        self.epsilon = Gauge("pharoah_epsilon", "Privacy budget per unit of the newest release.", registry=registry)
+        self.alarms = Gauge("pharoah_alarms", "Drift alarms raised by the newest window.", registry=registry)
         self.parts_suspected = Gauge(
             "pharoah_parts_suspected", "Parts of the fabric that votes in the newest release name.", registry=registry
         )

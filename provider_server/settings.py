@@ -6,9 +6,10 @@ import msgspec
 
 from crypto.ids import TenantId
 from federation.protocol.bundle import LONGEST_NAME
-from federation.protocol.plan import LONGEST_HORIZON, Mechanism, are_in_order
+from federation.protocol.plan import Mechanism
 from federation.protocol.subjects import Subject
 from federation.runtime.settings import BadSettings
+from provider_server.rounds.schedule import Windows
 
 if TYPE_CHECKING:
     from provider_server.rounds.planning import PlanSettings
@@ -32,7 +33,7 @@ class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Rounds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When rounds are held, and how long a round waits."""
 
-    every: Literal["week", "manual"] = "week"
+    every: Literal["window", "manual"] = "window"
     settle_hours: Annotated[int, msgspec.Meta(ge=0)] = 24
     join_s: Seconds = 60.0
     deadline_s: Seconds = 3600.0
@@ -45,17 +46,15 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     epsilon: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     delta: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 1e-8
-    mechanism: Mechanism = Mechanism.DISCRETE_GAUSSIAN
+    mechanism: Mechanism = Mechanism.DISCRETE_LAPLACE
     owners_minimum: Positive = 5
     cohort_minimum: Positive = 10
-    noise_shares: Positive = 9
+    noise_shares: Positive = 5
     honest_minimum: Annotated[int, msgspec.Meta(ge=0)] = 0
     failures_per_unit: Positive = 1
     weeks_per_epoch: Positive = 52
-    horizon_weeks: Annotated[int, msgspec.Meta(ge=1, le=LONGEST_HORIZON)] = 52
-    openings: tuple[Positive, ...] = (1, 4, 13, 26, 39, 52, 52)
+    windows: tuple[Positive, ...] = (13, 26, 39, 52)
     groups: Positive = 1
-    new_mask_keys: Literal["required", "optional"] = "required"
     votes_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     speed_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     goodput_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
@@ -65,10 +64,7 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("noise_shares is larger than cohort_minimum: a full cohort would lack noise")
         if 0 < self.honest_minimum < self.noise_shares:
             raise ValueError("honest_minimum is smaller than noise_shares: lower noise_shares to as many")
-        if self.mechanism is not Mechanism.DISCRETE_GAUSSIAN and self.horizon_weeks > 1:
-            raise ValueError("only Gaussian noise is correlated over weeks: set horizon_weeks to 1")
-        if not are_in_order(self.openings):
-            raise ValueError("openings are weeks of a series in order, each once; the last one may be named twice")
+        Windows(self.windows, self.weeks_per_epoch)
         if self.mechanism is Mechanism.DISCRETE_GAUSSIAN and self.delta <= 0:
             raise ValueError("Gaussian noise needs a delta above 0")
         if sum(self.optional_shares.values()) >= 1:
@@ -93,12 +89,10 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             owners_minimum=self.owners_minimum,
             failures_per_unit=self.failures_per_unit,
             mechanism=self.mechanism,
+            windows=self.windows,
             weeks_per_epoch=self.weeks_per_epoch,
-            horizon=self.horizon_weeks,
-            openings=self.openings,
             groups=self.groups,
             honest_minimum=self.honest_minimum,
-            new_mask_keys=self.new_mask_keys == "required",
             marginals=with_optional(self.optional_shares),
         )
 

@@ -1,4 +1,4 @@
-"""One federated week from beginning to end, step by step. Read `federated_week` first.
+"""One federated round from beginning to end, step by step. Read `federated_week` first.
 
 Tenants are reached through `Tenants` (a Flower grid, in process or over a SuperLink), trustees through `MaskHolder`.
 """
@@ -6,10 +6,9 @@ Tenants are reached through `Tenants` (a Flower grid, in process or over a Super
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import NoReturn, Protocol
 
-from crypto.errors import AlreadyAnswered, MemberRefused, OutOfOrder, PharoahError, Refusal, Unreachable
-from crypto.ids import Digest
+from crypto.errors import AlreadyAnswered, MemberRefused, PharoahError, Refusal, Unreachable
 from federation.protocol.queries import Query
 from provider_server.analysis.hazard import Unsettled
 from provider_server.learning.publication_gate import HeldBack, check
@@ -48,7 +47,7 @@ class MaskHolder(Protocol):
 
 
 class Stage(StrEnum):
-    """The stages of a week, in order."""
+    """The stages of a round, in order."""
 
     DIRECTORY = "directory"
     REGISTER = "register"
@@ -70,49 +69,42 @@ def federated_week(
     window: Window,
     announce: Callable[[Stage], None] = lambda stage: None,
 ) -> Release:
-    """Holds the round over the hours `window`, or finishes the oldest open round instead, and returns its release.
+    """Holds the round over the hours `window`, or finishes the open round instead, and returns its release.
 
-    While a trustee is away, so that the oldest round waits, the round over `window` is collected and waits behind it;
-    the trustee's error propagates. Without a `publisher` the week ends with the release, and no bundle is published.
-    Refusals of the whole round (too few contributions, nothing to count) propagate; a single tenant's fault does not.
-    The first round of a new series comes after a second opening of the one before, for the weeks that members missed.
-    `announce` is called as each stage begins.
+    Without a `publisher` it ends with the release, and no bundle is published. Refusals of the whole round (too few
+    contributions, nothing to count) propagate, as does the error of a trustee that is away; a single tenant's fault
+    does not. `announce` is called as each stage begins.
     """
     announce(Stage.DIRECTORY)
     tell_directory(provider, trustees)
     for _receipt in tenants.ask(Query.DIRECTORY, provider.members.update()):
         pass
 
-    unfinished = provider.unfinished()
-    round_ = unfinished or begin_round(provider, tenants, window, announce)
+    round_ = provider.unfinished()
+    if round_ is not None and round_.state is RoundState.GIVING_UP:
+        give_up(provider, trustees, round_)
+        round_ = None
+    tell_ended(provider, tenants, round_.plan.window if round_ else window)
+    round_ = round_ or begin_round(provider, tenants, window, announce)
 
-    try:
-        release = federated_round(provider, tenants, trustees, round_, announce)
-        if unfinished is None and release.plan.is_second:
-            logger.info("round %s: opened a second time, for what missed it", release.plan.round_id)
-            round_ = begin_round(provider, tenants, window, announce)
-            release = federated_round(provider, tenants, trustees, round_, announce)
-    except Refusal:
-        raise
-    except PharoahError:  # a trustee is away
-        collect_behind(provider, tenants, window)
-        raise
+    release = federated_round(provider, tenants, trustees, round_, announce)
     if publisher is not None:
         publish(publisher, tenants, announce)
     announce(Stage.DONE)
     return release
 
 
+def tell_ended(provider: Provider, tenants: Tenants, window: Window) -> None:
+    """Shows every tenant who was counted in the rounds before `window`: what was not counts again in the next."""
+    ended = provider.ended(window)
+    for _receipt in tenants.ask(Query.ENDED, ended) if ended else ():
+        pass
+
+
 def begin_round(
     provider: Provider, tenants: Tenants, window: Window, announce: Callable[[Stage], None] = lambda stage: None
 ) -> Round:
-    """Asks every tenant what runs on its leases, and opens the round over `window` for contributions.
-
-    Before a round of a later window, the last one is opened a second time if its series says so and members missed it.
-    """
-    unheard = provider.unheard_weeks()
-    if unheard is not None and unheard < window:
-        window = unheard
+    """Asks every tenant what runs on its leases, and opens the round over `window` for contributions."""
     announce(Stage.REGISTER)
     for answer in tenants.ask(Query.REGISTRATIONS, provider.registration_request(window)):
         provider.register(answer)
@@ -121,40 +113,35 @@ def begin_round(
     return provider.open_round(provider.plan(window))
 
 
-def collect_behind(provider: Provider, tenants: Tenants, window: Window) -> None:
-    """While the oldest round waits for a trustee, collects the one over `window`, which then waits behind it.
+def give_up(provider: Provider, trustees: Sequence[MaskHolder], round_: Round) -> None:
+    """Ends a round without a release: a quorum of trustees endorses that nobody is in it.
 
-    Does nothing for a window before the newest round's end. What stops it is logged: it is tried again.
+    Its units count in the next round. One whose set was endorsed ends with that set, and one of which trustees endorsed
+    so much that no quorum is left ends with none: then those in it are not counted again. The error of a trustee that
+    is away propagates, and the same call later continues.
     """
-    try:
-        *_, newest = provider.waiting()
-        if newest.state is not RoundState.COLLECTING and newest.plan.end_hour <= window[0]:
-            newest = begin_round(provider, tenants, window)
-        if newest.state is RoundState.COLLECTING:
-            _collect(provider, tenants, newest)
-            _collect_late(provider, tenants, newest)
-            newest.collected()
-            logger.info("round %s waits for the one before it", newest.plan.round_id, extra={"event": "collected"})
-    except PharoahError as error:
-        logger.warning("hours %d–%d are not collected yet: %s", *window, error.what)
+    round_.give_up()
+    holders = {trustee.index: trustee for trustee in trustees}
+    failures: list[PharoahError] = []
+    for index in round_.silent(Answer.EMPTY):
+        if round_.state is RoundState.GIVING_UP and index in holders:
+            try:
+                holders[index].follow(provider.members.update())
+                round_.endorse_empty(index, holders[index].endorse(round_.empty_request))
+            except PharoahError as error:
+                failures.append(error)
+    if round_.state is RoundState.GIVING_UP:
+        _end_without_set(round_, failures)
 
 
-def _collect(provider: Provider, tenants: Tenants, round_: Round) -> None:
-    """Asks for contributions."""
-    for answer in tenants.ask(Query.CONTRIBUTION, round_.signed_plan):
-        provider.receive(round_, answer)
-
-
-def _collect_late(provider: Provider, tenants: Tenants, round_: Round) -> None:
-    """Asks for contributions to earlier rounds of the series that were charged and did not arrive.
-
-    One to a round that waits for a trustee is not taken yet, so a round that was collected behind it asks again.
-    """
-    asked: frozenset[Digest] = frozenset()
-    while wanted := provider.unheard(round_) - asked:  # one that arrives may name another
-        asked |= wanted
-        for answer in tenants.ask(Query.UNHEARD, provider.unheard_request(wanted)):
-            provider.receive_late(wanted, answer)
+def _end_without_set(round_: Round, failures: Sequence[PharoahError]) -> None:
+    """Ends a round that is given up, if trustees have endorsed its set and are too many for a quorum on another."""
+    bound = sum(isinstance(error, AlreadyAnswered) for error in failures)
+    if not round_.can_end_empty(bound):
+        round_.refuse()
+        logger.warning("round %s: trustees are bound to its set, and none is shown to tenants", round_.plan.round_id)
+        return
+    _raise_first(round_, failures)
 
 
 def publish(publisher: Publisher, tenants: Tenants, announce: Callable[[Stage], None] = lambda stage: None) -> bool:
@@ -204,10 +191,8 @@ def federated_round(
 
     if round_.state is RoundState.COLLECTING:
         announce(Stage.CONTRIBUTE)
-        _collect(provider, tenants, round_)
-
-    if round_.state in (RoundState.COLLECTING, RoundState.COLLECTED):
-        _collect_late(provider, tenants, round_)
+        for answer in tenants.ask(Query.CONTRIBUTION, round_.signed_plan):
+            provider.receive(round_, answer)
         provider.close_round(round_)
 
     if round_.state is RoundState.ENDORSING:
@@ -218,7 +203,7 @@ def federated_round(
 
     announce(Stage.UNMASK)
     for index in sorted(round_.missing(Answer.SHARE)):
-        round_.share(index, _unmasked(provider, round_, holders[index]))
+        round_.share(index, holders[index].unmask(round_.call()))
 
     announce(Stage.RELEASE)
     return provider.release(round_)
@@ -230,36 +215,10 @@ def _endorsed(provider: Provider, round_: Round, holders: Mapping[int, MaskHolde
     for index in sorted(round_.missing(Answer.ENDORSEMENT)):
         holders[index].follow(provider.members.update())
         try:
-            round_.endorse(index, _word_of(provider, round_, holders[index]))
+            round_.endorse(index, holders[index].endorse(round_.request))
         except MemberRefused as refusal:
             refusals.append(refusal)
     return refusals
-
-
-def _word_of(provider: Provider, round_: Round, holder: MaskHolder) -> bytes:
-    """The trustee's endorsement. A successor learns the earlier rounds first, by the endorsements of the others."""
-    try:
-        return holder.endorse(round_.request)
-    except OutOfOrder:
-        history = provider.history(round_, holder.index)
-        if not history:
-            raise
-        for earlier in history[:-1]:
-            holder.endorse(earlier.request)
-            holder.unmask(earlier.call())
-        return holder.endorse(round_.request)
-
-
-def _unmasked(provider: Provider, round_: Round, holder: MaskHolder) -> bytes:
-    """The trustee's share. A successor of one that endorsed, and is lost since, endorses the same set first."""
-    try:
-        return holder.unmask(round_.call())
-    except AlreadyAnswered:
-        if not provider.history(round_, holder.index):
-            raise
-        holder.follow(provider.members.update())
-        _word_of(provider, round_, holder)
-        return holder.unmask(round_.call())
 
 
 def _complete_quorum(provider: Provider, round_: Round, holders: Mapping[int, MaskHolder]) -> None:
@@ -278,5 +237,9 @@ def _complete_quorum(provider: Provider, round_: Round, holders: Mapping[int, Ma
             except PharoahError as error:
                 failures.append(error)
     if round_.state is RoundState.ENDORSING:
-        missing = Unreachable(f"round {round_.plan.round_id}: too few trustees are reached for a quorum")
-        raise min(failures, key=lambda error: isinstance(error, Refusal), default=missing)
+        _raise_first(round_, failures)
+
+
+def _raise_first(round_: Round, failures: Sequence[PharoahError]) -> NoReturn:
+    missing = Unreachable(f"round {round_.plan.round_id}: too few trustees are reached for a quorum")
+    raise min(failures, key=lambda error: isinstance(error, Refusal), default=missing)

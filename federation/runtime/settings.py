@@ -6,7 +6,7 @@ value written as in the file (text may go without quotes); a name that begins li
 too, since a misspelt setting that does nothing is the worst kind. No error shows a value.
 
     [rounds]
-    every = "week"          # or PHAROAH_ROUNDS_EVERY=week
+    every = "window"        # or PHAROAH_ROUNDS_EVERY=window
 """
 
 import tomllib

@@ -8,8 +8,7 @@ overconfident (it spreads risks too far), above one too timid. The slope bends t
 r -> e^a m (r / m)^b around their mean m, and what counts of them under the cap is worked out anew; so neither the cap
 nor exposure, which is known, is mistaken for foresight. It is fitted by quasi-scoring with the known variances.
 
-Not promised: intervals are normal, which needs tens of failures a bin, or noise that dominates. Weeks are taken as
-independent although their noise is correlated, negatively: intervals of several weeks are a little wide.
+Not promised: intervals are normal, which needs tens of failures a bin, or noise that dominates.
 """
 
 from collections.abc import Sequence

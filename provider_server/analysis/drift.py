@@ -1,21 +1,21 @@
 """Whether failures have come to differ from what was predicted: alarms at a known rate of false ones.
 
-For each thing that is watched (a context, a workload row, the total) the weeks' counts less their predictions have,
-while nothing changes, mean zero and a known covariance: that of the counts, of the noise (correlated over weeks), and
-of a lasting error of the prediction. Its Cholesky factor is lower triangular, hence turns the weeks into independent
-standard normal innovations, each known in its week; their skewness is taken out as for a gamma law (Wilson & Hilferty
-1931). "From week k on there are r times as many" moves them in a known direction, so its likelihood ratio is a
-martingale of mean one. The statistic of Shiryaev and Roberts is the sum over all k so far, here of the mean over
+For each thing that is watched (a context, a workload row, the total) the windows' counts less their predictions have,
+while nothing changes, mean zero and a known covariance: that of the counts, of the noise, and of a lasting error of the
+prediction. Its Cholesky factor is lower triangular, hence turns the windows into independent standard normal
+innovations, each known in its window; their skewness is taken out as for a gamma law (Wilson & Hilferty 1931). "From
+window k on there are r times as many" moves them in a known direction, so its likelihood ratio is a martingale of mean
+one. The statistic of Shiryaev and Roberts is the sum over all k so far, here of the mean over
 `RATIOS`, two-sided: an e-detector (Shin, Ramdas & Rinaldo 2023). Many are judged together by the Benjamini-Hochberg
 rule for e-values at level 1 / W: an alarm is raised where the k-th largest of n is at least W n / k (Dandapanthula &
 Ramdas 2025).
 
-Guaranteed, while nothing changes and as far as the innovations are normal: for one thing, W weeks on average or more
+Guaranteed, while nothing changes and as far as the innovations are normal: for one thing, W windows on average or more
 until a false alarm; for n things, however dependent, until the first one among all. After a change the share of false
-alarms, over the weeks that they took, is at most 1 / W. After an alarm its statistic begins anew.
+alarms, over the windows that they took, is at most 1 / W. After an alarm its statistic begins anew.
 
-Not promised: quiet where the hazard itself fluctuates from week to week beyond Poisson; what a prediction may lastingly
-be off is `log_sd`, and there is no other allowance. The interval of an alarm's ratio does not know that it was chosen.
+Not promised: quiet where the hazard itself fluctuates from window to window beyond Poisson; what a prediction may
+lastingly be off is `log_sd`, and there is no other allowance. The interval of an alarm's ratio does not know that it was chosen.
 """
 
 from collections.abc import Sequence
@@ -27,18 +27,18 @@ from federation.protocol.life_table import Floats
 from provider_server.analysis.intervals import NORMAL_95
 
 RATIOS = np.array([0.25, 0.5, 0.7, 0.85, 1.2, 1.5, 2.0, 4.0])
-WEEKS_BETWEEN = 104.0  # from one false alarm to the next, on average
+WINDOWS_BETWEEN = 104.0  # from one false alarm to the next, on average
 LEAST_RATIO = 0.05  # by which variances are multiplied at least: no failure at all is not certainly none
 LEAST_BASE = 0.05  # of a gamma law's cube root: beyond its support, as good as at its edge
 
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """Weeks of one thing, oldest first: when each began, its counts, what was predicted, and how that varies.
+    """Windows of one thing, oldest first: when each began, its counts, what was predicted, and how that varies.
 
-    `variance` (weeks,) is that of the counts without noise, `noise_covariance` (weeks, weeks) that of their noise;
-    `log_sd` says by how much the logarithm of all predictions together may be off. Weeks without prediction are passed
-    over.
+    `variance` (windows,) is that of the counts without noise, `noise_variance` (windows,) that of their noise;
+    `log_sd` says by how much the logarithm of all predictions together may be off. Windows without prediction are
+    passed over.
     """
 
     what: str
@@ -46,7 +46,7 @@ class Watched:
     counted: Floats
     predicted: Floats
     variance: Floats
-    noise_covariance: Floats
+    noise_variance: Floats
     log_sd: float = 0.0
 
 
@@ -54,7 +54,7 @@ class Watched:
 class Alarm:
     """From `since_hour` on there were `ratio` times as many failures as predicted (95% interval from `low` to `high`).
 
-    `raised_hour` is the start of the week that showed it. `p` bounds the chance that this week's statistic would be as
+    `raised_hour` is the start of the window that showed it. `p` bounds the chance that this window's statistic would be as
     large without any change.
     """
 
@@ -76,27 +76,27 @@ class Alarm:
         )
 
 
-def alarms(things: Sequence[Watched], weeks_between: float = WEEKS_BETWEEN) -> tuple[Alarm, ...]:
-    """All alarms so far, oldest first; things have the same weeks. Those of the newest week have its `raised_hour`."""
+def alarms(things: Sequence[Watched], windows_between: float = WINDOWS_BETWEEN) -> tuple[Alarm, ...]:
+    """All alarms so far, oldest first; things have the same windows. Those of the newest window have its `raised_hour`."""
     detectors = [_Detector.of(thing) for thing in things]
     raised: list[Alarm] = []
-    for week in range(len(things[0].hours) if things else 0):
-        values = np.array([detector.after(week) for detector in detectors])
-        for place in _rejected(values, weeks_between):
-            raised.append(detectors[place].alarm(week))
-            detectors[place].restart(week + 1)
+    for window in range(len(things[0].hours) if things else 0):
+        values = np.array([detector.after(window) for detector in detectors])
+        for place in _rejected(values, windows_between):
+            raised.append(detectors[place].alarm(window))
+            detectors[place].restart(window + 1)
     return tuple(raised)
 
 
-def _rejected(values: Floats, weeks_between: float) -> list[int]:
+def _rejected(values: Floats, windows_between: float) -> list[int]:
     """Positions of those to alarm for, largest first: Benjamini-Hochberg for e-values."""
     order = np.argsort(-values, kind="stable")
-    enough = values[order] >= weeks_between * len(values) / np.arange(1, len(values) + 1)
+    enough = values[order] >= windows_between * len(values) / np.arange(1, len(values) + 1)
     return [int(place) for place in order[: int(np.max(np.flatnonzero(enough), initial=-1)) + 1]]
 
 
 class _Detector:
-    """The statistic of one thing, week by week; `begun` is the first week whose change it looks for."""
+    """The statistic of one thing, window by window; `begun` is the first window whose change it looks for."""
 
     def __init__(self, thing: Watched, log_ratios: Floats) -> None:
         self._thing, self._log_ratios, self._begun = thing, log_ratios, 0
@@ -104,34 +104,34 @@ class _Detector:
     @classmethod
     def of(cls, thing: Watched) -> "_Detector":
         innovations, moved = _whitened(thing)
-        begins = np.where(thing.predicted > 0, 0.0, -np.inf)  # no change begins in a week that could not show it
+        begins = np.where(thing.predicted > 0, 0.0, -np.inf)  # no change begins in a window that could not show it
         return cls(thing, _log_likelihood_ratios(innovations, moved) + begins)
 
-    def after(self, week: int) -> float:
-        """The statistic when `week` is over."""
-        return float(np.exp(np.minimum(self._log_ratios[week, self._begun : week + 1], 600.0)).sum())
+    def after(self, window: int) -> float:
+        """The statistic when `window` is over."""
+        return float(np.exp(np.minimum(self._log_ratios[window, self._begun : window + 1], 600.0)).sum())
 
-    def restart(self, week: int) -> None:
-        self._begun = week
+    def restart(self, window: int) -> None:
+        self._begun = window
 
-    def alarm(self, week: int) -> Alarm:
-        """What an alarm of `week` says: the likeliest week of the change, and the ratio since."""
-        first = self._begun + int(np.argmax(self._log_ratios[week, self._begun : week + 1]))
-        value, waited = self.after(week), week + 1 - self._begun
-        ratio, low, high = _ratio(self._thing, first, week)
+    def alarm(self, window: int) -> Alarm:
+        """What an alarm of `window` says: the likeliest window of the change, and the ratio since."""
+        first = self._begun + int(np.argmax(self._log_ratios[window, self._begun : window + 1]))
+        value, waited = self.after(window), window + 1 - self._begun
+        ratio, low, high = _ratio(self._thing, first, window)
         hours = self._thing.hours
-        return Alarm(self._thing.what, hours[week], hours[first], ratio, low, high, min(1.0, waited / value))
+        return Alarm(self._thing.what, hours[window], hours[first], ratio, low, high, min(1.0, waited / value))
 
 
 def _covariance(thing: Watched, factor: Floats | float = 1.0) -> Floats:
-    """Of the weeks' counts, where failures are `factor` (weeks,) times as many as predicted."""
+    """Of the windows' counts, where failures are `factor` (windows,) times as many as predicted."""
     own = np.where(thing.predicted > 0, thing.variance * factor, 1.0)  # one where there is nothing to vary
     lasting = thing.log_sd**2 * np.outer(thing.predicted, thing.predicted)
-    return np.asarray(np.diag(own) + thing.noise_covariance + lasting, np.float64)
+    return np.asarray(np.diag(own + thing.noise_variance) + lasting, np.float64)
 
 
 def _whitened(thing: Watched) -> tuple[Floats, Floats]:
-    """Innovations (weeks,), and how twice the failures from week k on (columns) would move them (weeks, weeks)."""
+    """Innovations (windows,), and how twice the failures from window k on (columns) would move them (windows, windows)."""
     factor = np.linalg.cholesky(_covariance(thing))
     known = thing.predicted > 0
     later = np.tril(np.ones((len(known), len(known)))) * (thing.predicted * known)[:, None]
@@ -149,7 +149,7 @@ def _unskewed(values: Floats, skewness: Floats) -> Floats:
 
 
 def _log_likelihood_ratios(innovations: Floats, moved: Floats) -> Floats:
-    """Log of the mean over ratios of the likelihood ratio, by last week (rows) and first week of the change."""
+    """Log of the mean over ratios of the likelihood ratio, by last window (rows) and first window of the change."""
     gain = np.cumsum(moved * innovations[:, None], axis=0)
     cost = np.cumsum(moved**2, axis=0) / 2.0
     steps = RATIOS[:, None, None] - 1.0
@@ -157,9 +157,9 @@ def _log_likelihood_ratios(innovations: Floats, moved: Floats) -> Floats:
 
 
 def _ratio(thing: Watched, first: int, last: int) -> tuple[float, float, float]:
-    """How many times as many failures as predicted there were in the weeks `first` to `last`, with a 95% interval.
+    """How many times as many failures as predicted there were in the windows `first` to `last`, with a 95% interval.
 
-    Generalised least squares over all weeks so far: those before tell what noise and prediction were off by.
+    Generalised least squares over all windows so far: those before tell what noise and prediction were off by.
     """
     till = slice(0, last + 1)
     changed = (np.arange(last + 1) >= first).astype(np.float64)

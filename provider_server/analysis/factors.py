@@ -3,8 +3,7 @@
 A second stage over a model's predictions. Each job-week's predicted failures are multiplied by factors of its row (each
 level along the dimensions of a released table), of its size band and of its week; from that follows what is counted in
 each cell of the weeks' tables, under the cap. The factors' logarithms have normal priors, those of weeks as a random
-walk besides, and are found by penalised quasi-scoring, whose covariance is that of the counts and of the noise, which
-is correlated over weeks: what lasts is much surer than one week is.
+walk besides, and are found by penalised quasi-scoring, whose variance is that of the counts and of the noise.
 
 Size is released nowhere. It acts only through which sizes ran in which row in which week, which the provider knows:
 ecological inference (King 1997), which rests on the assumption that a size band has the same factor in every row and
@@ -61,15 +60,13 @@ def find_factors(
     predictions: Sequence[Prediction],
     tables: Sequence[LifeTable],
     seasons: Sequence[str] = (),
-    noise_covariance: Floats | None = None,
 ) -> tuple[Factor, ...]:
     """Factors of size and week from the weeks' `tables`, all of one marginal, and what was predicted for each.
 
     `seasons` names each week's level, in the order of the walk where they first appear; left out, weeks are numbered.
-    `noise_covariance` (cells, weeks, weeks) is that of the noise, cells as in the last table, which has all levels of
-    those before (`weeks.cell_covariance`); without it weeks are taken as independent.
+    The last table has all levels of those before.
     """
-    seen = _Seen(predictions, tables, list(seasons) or [str(week) for week in range(len(tables))], noise_covariance)
+    seen = _Seen(predictions, tables, list(seasons) or [str(week) for week in range(len(tables))])
     at = np.zeros(len(seen.precision))
     spread: Floats = np.eye(len(at))
     for _ in range(MOST_STEPS):
@@ -123,7 +120,6 @@ class _Seen:
         predictions: Sequence[Prediction],
         tables: Sequence[LifeTable],
         seasons: Sequence[str],
-        noise_covariance: Floats | None,
     ) -> None:
         total = tables[-1]
         wide = [table.aligned(total.dimensions) for table in tables]
@@ -135,11 +131,7 @@ class _Seen:
         self._bands = len(total.levels("band")) if "band" in total.names else 1
         self._weeks = [_Week.of(one, table, total) for one, table in zip(predictions, tables, strict=True)]
         self._counts = np.stack([self._flat(table, table.events) for table in wide], axis=1)
-        variances = np.stack([self._flat(table, table.noise_variance) for table in wide], axis=1)
-        self._noise = variances[:, :, None] * np.eye(len(tables))
-        if noise_covariance is not None:
-            order = self._flat(total, np.arange(float(total.events.size)).reshape(total.shape)).astype(np.intp)
-            self._noise = noise_covariance[order]
+        self._noise = np.stack([self._flat(table, table.noise_variance) for table in wide], axis=1)
 
     def _flat(self, table: LifeTable, values: Floats) -> Floats:
         """Cells with the band as the last axis, flat."""
@@ -195,13 +187,11 @@ class _Seen:
         mean, variance, moved = self._moments(at)
         known = np.flatnonzero(mean.sum(axis=1) > 0)
         mean, variance, moved = mean[known], variance[known], moved[known]
-        covariance = self._noise[known] + np.where(mean > 0, np.maximum(variance, 1e-9), 1.0)[:, :, None] * np.eye(
-            mean.shape[1]
-        )
+        own = self._noise[known] + np.where(mean > 0, np.maximum(variance, 1e-9), 1.0)
         whole = moved.sum(axis=2, keepdims=True)
         design = np.concatenate([whole, moved, whole * self._of_season], axis=2)  # of a cell: its row, sizes, seasons
         missed = np.where(mean > 0, self._counts[known] - mean, 0.0)
-        weighted = np.linalg.solve(covariance, design)
+        weighted = design / own[:, :, None]
         score = np.einsum("ctq,ct->cq", weighted, missed)
         information = np.einsum("ctq,ctr->cqr", weighted, design)
         rows = self._row_columns(known)

@@ -12,8 +12,7 @@ as far as any of their cells is not noise, which is more than they do.
 
 Guarantee, up to the normal approximation of a sum over many cells: of two models that are equally good in expectation,
 the gate refuses one in at most 2.3% of cases. Passing does not prove a model better: one that is worse by less than two
-standard errors passes, which is a wide margin where noise dominates. Several weeks held out together
-(`weekly.span_tables`) have hardly more noise than one, and all of their failures.
+standard errors passes, which is a wide margin where noise dominates.
 
 Not promised: predictions that integrate over a rate's posterior; they use its median.
 

@@ -6,13 +6,14 @@ The age of a lease counts from its start.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crypto.ids import TenantId
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from federation.protocol.plan import HOURS_PER_WEEK, Plan
+from federation.protocol.plan import Plan
 from federation.protocol.round_messages import finest_row
 from federation.protocol.subjects import OBSERVED_LEVELS
 from provider_server.fleet.leases import Lease
@@ -37,13 +38,6 @@ class Slices:
         return cls.since(dict.fromkeys((lease.tenant for lease in leases), start_hour), leases, end_hour, edges)
 
     @classmethod
-    def joined(cls, parts: Sequence["Slices"]) -> "Slices":
-        """Several windows with the same bands, one after the other; at least one."""
-        leases = tuple(lease for part in parts for lease in part.leases)
-        hours, spans = (np.concatenate([getattr(part, name) for part in parts]) for name in ("node_hours", "spans"))
-        return cls(leases, hours, spans)
-
-    @classmethod
     def since(
         cls, start_hours: Mapping[TenantId, float], leases: Sequence[Lease], end_hour: float, edges: Sequence[float]
     ) -> "Slices":
@@ -63,18 +57,29 @@ class Slices:
         return cls(inside, nodes * np.clip(high - low, 0, None), spans)
 
     @classmethod
-    def by_week(
-        cls, start_hours: Mapping[TenantId, float], leases: Sequence[Lease], end_hour: float, edges: Sequence[float]
+    def by_window(
+        cls,
+        start_hours: Mapping[TenantId, float],
+        leases: Sequence[Lease],
+        windows: Sequence[int],
+        edges: Sequence[float],
     ) -> "Slices":
-        """The same with a row for each week of a lease: a job-week is the unit whose failures count up to a cap."""
-        first = int(min(start_hours.values(), default=end_hour) // HOURS_PER_WEEK)
+        """The same with a row for each window of a lease, the unit whose failures count up to a cap.
+
+        Windows lie between the hours `windows`, `edges` are of age bands.
+        """
         parts = [cls((), np.zeros((0, len(edges) - 1)), np.zeros((0, 2)))]
-        for begin in range(first * HOURS_PER_WEEK, math.ceil(end_hour), HOURS_PER_WEEK):
-            end = min(begin + HOURS_PER_WEEK, end_hour)
+        for begin, end in pairwise(windows):
             since = {tenant: max(hour, begin) for tenant, hour in start_hours.items() if hour < end}
             near = [lease for lease in leases if lease.start_h < end and lease.end_h > begin]
             parts.append(cls.since(since, near, end, edges))
-        return cls.joined(parts)
+        hours, spans = (np.concatenate([getattr(part, name) for part in parts]) for name in ("node_hours", "spans"))
+        return cls(tuple(lease for part in parts for lease in part.leases), hours, spans)
+
+
+def counted_edges(plan: Plan) -> tuple[int, ...]:
+    """The edges of the windows that an answer to a plan can count: those of its epoch, up to the end of its own."""
+    return tuple(edge for edge in plan.windows if edge <= plan.end_hour)
 
 
 def expose(plan: Plan, slices: Slices) -> tuple[LifeTable, ...]:

@@ -1,7 +1,7 @@
 """Findings from all releases: mismatches and hazards, from noisy counts and the provider's own exposure.
 
-- *Input.* Releases add up cell by cell, and so do their noise variances; the last release of a series covers the whole
-  series. A job-week counts at most F failures (`analysis.cap_correction`), and how many that hides depends on its
+- *Input.* Windows are disjoint: releases add up cell by cell, and so do their noise variances. A unit, a lease in a
+  window, counts at most F failures (`analysis.cap_correction`), and how many that hides depends on its
   hazard and its pair, so both models have the cap in their likelihood.
 - *Fits.* Hazards (`analysis.capped_hazard`), then pairs (`analysis.mismatch`), then hazards given the pairs' risks,
   then pairs again: four fits without further iteration. Hazards converge, or `learn` raises `Unsettled`; pairs do.

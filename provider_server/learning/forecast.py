@@ -13,8 +13,10 @@ assumed to continue otherwise. Not promised: validity at sizes that the pair has
 nodes.
 """
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -25,7 +27,7 @@ from provider_server.analysis.mismatch import MAIN_EFFECT_SD
 from provider_server.fleet.leases import Lease
 from provider_server.learning.findings import Findings, RateFinding
 from provider_server.learning.verdicts import PairFinding
-from provider_server.learning.weekly import predict_week
+from provider_server.learning.windows import predict_window
 from provider_server.rounds.release import Release
 
 NO_ROW = "no row"  # which no token begins with
@@ -88,7 +90,7 @@ def chance_of_failure(
 def _ran(
     pair: PairFinding, findings: Findings, releases: Sequence[Release], leases: Sequence[Lease]
 ) -> tuple[Floats, Floats, set[str]]:
-    """Node-hours and hazards of the pair's own job-weeks, (J, bands), and the tokens of their levels."""
+    """Node-hours and hazards of the pair's own units, (J, bands), and the tokens of their levels."""
     rows = {one.workload for one in findings.pairs}
     hazard = {(one.context_level, one.band): one.rate for one in findings.rates}
     own = [
@@ -96,8 +98,8 @@ def _ran(
         for lease in leases
         if lease.labels.get("context") == pair.context and finest_row(lease.labels, rows) == pair.workload
     ]
-    weeks = [predict_week(hazard, {}, made, own) for made in releases]
-    node_hours, rates = (np.concatenate([getattr(week, name) for week in weeks]) for name in ("node_hours", "rates"))
+    windows = [predict_window(hazard, {}, made, own) for made in releases]
+    node_hours, rates = (np.concatenate([getattr(one, name) for one in windows]) for name in ("node_hours", "rates"))
     if not node_hours.sum() > 0.0:
         raise ValueError("the pair has run no hours in these releases")
     return node_hours, rates, {lease.labels.get("context_level", "") for lease in own}
@@ -106,8 +108,7 @@ def _ran(
 def _workload_sd(pair: PairFinding, findings: Findings, releases: Sequence[Release]) -> float:
     """The standard deviation of the log of the workload's average rate: prior and noisy counts on all its contexts."""
     expected = {one.context: one.expected_failures for one in findings.pairs if one.workload == pair.workload}
-    table = next(own for made in reversed(releases) if pair.workload in (own := made.table("pairs")).levels("workload"))
-    row = table.at("workload", pair.workload)
+    row = reduce(operator.add, (made.table("pairs") for made in releases)).at("workload", pair.workload)
     mean = np.array([expected.get(context, 0.0) for context in row.levels("context")])
     information = np.divide(mean**2, mean + row.noise_variance, out=np.zeros(len(mean)), where=mean > 0.0)
     return float((MAIN_EFFECT_SD**-2.0 + information.sum()) ** -0.5)

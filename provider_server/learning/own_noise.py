@@ -1,9 +1,8 @@
 """Own failures under noise of their own, for bundles under `[publish] epsilon` (docs/privacy.md, "Own failures").
 
-The provider counts its own failures as a tenant counts its (at most F in a job-week, rows of the round's pairs) and
-adds them up over a series by the same mechanism (`crypto.continual_counting`): at each opening the weighted sum of the
-openings so far, under fresh noise of the system's generator. A job-week counts in one opening of one series, and all
-openings together cost it epsilon. The sum is stored before anything is learnt from it, and made once.
+The provider counts its own failures as a tenant counts its (at most F in a unit, rows of the round's pairs), under
+noise of the system's generator. A unit counts in one round, which costs it epsilon. The sum is stored before anything
+is learnt from it, and made once.
 """
 
 import operator
@@ -13,10 +12,9 @@ from functools import reduce
 import msgspec
 import numpy as np
 
-from crypto import continual_counting
 from crypto.ids import RoundId
 from crypto.masking import Words
-from federation.protocol import life_table, noise
+from federation.protocol import noise
 from federation.protocol.noise import NoiseSampler
 from federation.protocol.plan import Marginal, Mechanism, Plan
 from federation.protocol.privacy_cost import noise_scales
@@ -51,9 +49,8 @@ def noisy(
 
 
 def told(kept: Mapping[RoundId, Release], record: OwnRecord, releases: Sequence[Release]) -> Noisy:
-    """The sum over the series of `releases` of what is `kept` of each."""
-    last = {_series(made): made.plan.round_id for made in releases}
-    return Noisy(record, reduce(operator.add, (kept[name].table(PAIRS) for name in last.values())))
+    """The sum over `releases` of what is `kept` of each."""
+    return Noisy(record, reduce(operator.add, (kept[made.plan.round_id].table(PAIRS) for made in releases)))
 
 
 def open_missing(
@@ -65,44 +62,22 @@ def open_missing(
     sampler: NoiseSampler,
 ) -> Iterator[Release]:
     """Adds to `kept` the own failures under noise of each round that it lacks, and yields them; oldest first."""
-    counts: dict[RoundId, Words] = {}
-    for place, made in enumerate(releases):
-        if made.plan.round_id in kept:
-            continue
-        series = [one for one in releases[:place] if _series(one) == _series(made)]
-        for one in (*series, made):
-            if one.plan.round_id not in counts:
-                counts[one.plan.round_id] = _counts(one, record, leases)
-        kept[made.plan.round_id] = _opened(made, series, kept, counts, epsilon, sampler)
-        yield kept[made.plan.round_id]
-
-
-def _opened(
-    made: Release,
-    series: Sequence[Release],
-    kept: Mapping[RoundId, Release],
-    counts: Mapping[RoundId, Words],
-    epsilon: float,
-    sampler: NoiseSampler,
-) -> Release:
-    """The own failures of a round and those before it in its series, oldest first, under noise."""
-    plan = own_plan(made.plan, epsilon)
-    weeks = [life_table.embed([one.table(PAIRS)], plan.tables, counts[one.plan.round_id]) for one in (*series, made)]
-    total = continual_counting.combine(weeks, plan.horizon) + noise.noise_share(plan, sampler)
-    earlier = [kept[one.plan.round_id] for one in series]
-    return gate.release(plan, total, made.answered[:1], plan.tables, earlier)  # as the answer of one: the provider
+    for made in releases:
+        if made.plan.round_id not in kept:
+            plan = own_plan(made.plan, epsilon)
+            total = _counts(made, record, leases) + noise.noise_share(plan, sampler)
+            answer = made.answered[:1]  # as the answer of one: the provider
+            yield kept.setdefault(made.plan.round_id, gate.release(plan, total, answer, plan.tables))
 
 
 def own_plan(plan: Plan, epsilon: float) -> Plan:
-    """The plan of one contributor, the provider, to the pairs of a round: epsilon for all openings of its series."""
-    scales = noise_scales(
-        Mechanism.DISCRETE_GAUSSIAN, epsilon, plan.delta, plan.failures_per_unit, (1.0,), plan.horizon
-    )
+    """The plan of one contributor, the provider, to the pairs of a round."""
+    scales = noise_scales(Mechanism.DISCRETE_LAPLACE, epsilon, 0.0, plan.failures_per_unit, (1.0,))
     pairs = next(marginal for marginal in plan.marginals if marginal.name == PAIRS)
     return msgspec.structs.replace(
         plan,
         marginals=(Marginal(PAIRS, pairs.dimensions, pairs.domains, scales[0]),),
-        mechanism=Mechanism.DISCRETE_GAUSSIAN,
+        mechanism=Mechanism.DISCRETE_LAPLACE,
         epsilon=epsilon,
         cohort_minimum=1,
         noise_shares=1,
@@ -110,12 +85,8 @@ def own_plan(plan: Plan, epsilon: float) -> Plan:
     )
 
 
-def _series(made: Release) -> RoundId:
-    return made.plan.series.name if made.plan.series else made.plan.round_id
-
-
 def _counts(made: Release, record: OwnRecord, leases: Sequence[Lease]) -> Words:
-    """Own failures that count in a round's pairs anew, at most F in each job-week that it counted and that was seen."""
+    """Own failures that count in a round's pairs, at most F in each unit that it counted and that was seen."""
     table, slices = made.table(PAIRS), made.slices(leases)
     near = [*zip(slices.leases, slices.spans.tolist(), strict=True)]
     cells = pair_cells([lease.labels for lease in slices.leases], table, table)

@@ -1,11 +1,11 @@
 """Checks a new model before it is published, and watches for drift.
 
-- *Gate.* The newest week is held out. The candidate is learnt from all weeks before it; the model in force is the
-  newest bundle, published before that week. Both predict the week's counts from its leases, and their log scores are
+- *Gate.* The newest window is held out. The candidate is learnt from all before it; the model in force is the newest
+  bundle, published before that window. Both predict its counts from its leases, and their log scores are
   compared (`analysis.prediction`). A candidate worse by more than two standard errors is held back: the learner, its
-  settings or its input changed, and a person should look. A candidate that passes is learnt again from all weeks and
+  settings or its input changed, and a person should look. A candidate that passes is learnt again from all windows and
   published.
-- *Drift.* Weekly counts are compared with what the bundles predicted (`analysis.drift`). An alarm holds nothing back,
+- *Drift.* Counts of windows are compared with what the bundles predicted (`analysis.drift`). An alarm holds nothing back,
   since the newest model already includes the change.
 """
 
@@ -23,7 +23,7 @@ from provider_server.analysis.drift import Alarm, alarms
 from provider_server.analysis.prediction import Comparison, Prediction, compare, is_no_worse, score
 from provider_server.fleet.leases import Lease
 from provider_server.learning.findings import Findings
-from provider_server.learning.weekly import infrastructure, mean_risks, predict_week, watched, week_tables
+from provider_server.learning.windows import infrastructure, mean_risks, predict_window, watched
 from provider_server.rounds.release import Release
 
 Rates = Mapping[tuple[str, str], float]
@@ -60,9 +60,9 @@ class Model:
             {(str(one.workload), str(one.context)): one.risk_ratio for one in bundle.mismatches},
         )
 
-    def predict(self, week: Release, before: Sequence[Release], leases: Sequence[Lease]) -> Prediction:
-        """The counts predicted for a week; the rates were learnt from the weeks `before`."""
-        return predict_week(self.rates, self.risks, week, leases, mean_risks(self.risks, before, leases))
+    def predict(self, window: Release, before: Sequence[Release], leases: Sequence[Lease]) -> Prediction:
+        """The counts predicted for a window; the rates were learnt from those `before`."""
+        return predict_window(self.rates, self.risks, window, leases, mean_risks(self.risks, before, leases))
 
 
 def review(
@@ -71,11 +71,11 @@ def review(
     in_force: Bundle,
     learn: Callable[[Sequence[Release]], Findings],
 ) -> Comparison | None:
-    """Compares how `learn` of all but the newest week and the bundle predict that week; None where they cannot be."""
+    """Compares how `learn` of all but the newest window and the bundle predict that one; None where they cannot be."""
     *before, newest = releases
     if not before or not in_force.hazards or in_force.until_hour > newest.plan.start_hour:
-        return None  # the bundle was learnt from the week itself
-    tables = infrastructure(newest.plan, week_tables(newest, before))
+        return None  # the bundle was learnt from the window itself
+    tables = infrastructure(newest.plan, newest.tables)
     candidate, incumbent = Model.of_findings(learn(before)), Model.of_bundle(in_force)
     scores = (score([model.predict(newest, before, leases)], tables) for model in (candidate, incumbent))
     return compare(*scores)
@@ -85,21 +85,21 @@ def check(comparison: Comparison | None) -> None:
     """HeldBack where a comparison speaks against publishing."""
     if comparison is not None and not is_no_worse(comparison):
         raise HeldBack(
-            f"the model predicts the newest week worse than the bundle in force: {comparison.difference:+.4f} of log"
+            f"the model predicts the newest window worse than the bundle in force: {comparison.difference:+.4f} of log"
             f" score per cell, standard error {comparison.standard_error:.4f}, {comparison.cells} cells"
         )
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """How well bundles predicted the weeks after them; `calibration` is None before the first such week."""
+    """How well bundles predicted the windows after them; `calibration` is None before the first such window."""
 
     alarms: tuple[Alarm, ...]
     calibration: Calibration | None
 
 
 def outlook(releases: Sequence[Release], leases: Sequence[Lease], bundles: Sequence[Bundle]) -> Outlook:
-    """Alarms and calibration over all weeks for which a bundle was in force; `bundles` oldest first."""
+    """Alarms and calibration over all windows for which a bundle was in force; `bundles` oldest first."""
     said = [one for one in bundles if one.hazards]
     if not said:
         return Outlook((), None)
@@ -109,20 +109,19 @@ def outlook(releases: Sequence[Release], leases: Sequence[Lease], bundles: Seque
         predicted = Model.of_bundle(in_force or said[0]).predict(made, releases[:place], leases)
         predictions.append(predicted if in_force else predicted.times(np.zeros((1, 1))))  # passed over
         if in_force:
-            tables.append((predicted, _hazards(made, releases[:place])))
+            tables.append((predicted, _hazards(made)))
     if not tables:
         return Outlook((), None)
     raised = alarms(watched(releases, predictions))
     return Outlook(raised, calibrate([one for one, _ in tables], [table for _, table in tables]))
 
 
-def _in_force(bundles: Sequence[Bundle], week: Release) -> Bundle | None:
-    """The newest bundle published before the week, if it belongs to the same epoch of tokens."""
-    before = [one for one in bundles if one.until_hour <= week.plan.start_hour and one.epoch == week.plan.epoch]
+def _in_force(bundles: Sequence[Bundle], window: Release) -> Bundle | None:
+    """The newest bundle published before the window, if it belongs to the same epoch of tokens."""
+    before = [one for one in bundles if one.until_hour <= window.plan.start_hour and one.epoch == window.plan.epoch]
     return before[-1] if before else None
 
 
-def _hazards(made: Release, before: Sequence[Release]) -> LifeTable:
-    """Infrastructure failures of a week alone, by context level and band."""
-    names = [marginal.name for marginal in made.plan.marginals]
-    return week_tables(made, before)[names.index("hazard")].at("domain", Domain.INFRASTRUCTURE)
+def _hazards(made: Release) -> LifeTable:
+    """Infrastructure failures of a window, by context level and band."""
+    return made.table("hazard").at("domain", Domain.INFRASTRUCTURE)

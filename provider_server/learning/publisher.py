@@ -48,7 +48,7 @@ class Publisher:
 
     `learner` turns releases and leases into findings; `namer` gives the public names of contexts in an epoch, and
     `contexts` their tokens in an older epoch (first) beside those in a newer one. Own failures enter with noise for
-    `own_epsilon` in each job-week, drawn by `sampler`; without it exactly, in rows with enough owners.
+    `own_epsilon` in each unit, drawn by `sampler`; without it exactly, in rows with enough owners.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Publisher:
         self._contexts = contexts
         self._own_epsilon = own_epsilon
         self._sampler = sampler or SystemSampler()
-        self._last: tuple[list[tuple[RoundId, bytes]], list[Lease], OwnRecord | None, Findings] | None = None
+        self._last: tuple[list[RoundId], list[Lease], OwnRecord | None, Findings] | None = None
 
     def releases(self) -> list[Release]:
         """All releases, oldest first."""
@@ -84,7 +84,7 @@ class Publisher:
         return add_factors(findings, releases, leases)
 
     def review(self, releases: Sequence[Release]) -> Comparison | None:
-        """Compares how the learner and the bundle in force predict the newest week; None where they cannot be."""
+        """Compares how the learner and the bundle in force predict the newest window; None where they cannot be."""
         in_force = self.newest()
         if in_force is None:
             return None
@@ -97,7 +97,7 @@ class Publisher:
         return publication_gate.review(releases, leases, in_force, candidate)
 
     def outlook(self, releases: Sequence[Release]) -> publication_gate.Outlook:
-        """How well the bundles so far predicted the weeks after them, and drift alarms."""
+        """How well the bundles so far predicted the windows after them, and drift alarms."""
         leases = self._store.leases(0, releases[-1].plan.end_hour)
         return publication_gate.outlook(releases, leases, [self._open(signed) for signed in self._store.bundles()])
 
@@ -146,8 +146,8 @@ class Publisher:
         return names
 
     def _findings(self, releases: Sequence[Release], leases: list[Lease], names: Names) -> Findings:
-        """The last ones are kept: what was learnt for one week's bundle is what the next week's review asks for."""
-        rounds = [(made.plan.round_id, made.observed.tobytes()) for made in releases]
+        """The last ones are kept: what was learnt for one bundle is what the review of the next asks for."""
+        rounds = [made.plan.round_id for made in releases]
         record = self._store.own.record()
         if self._last is None or self._last[:3] != (rounds, leases, record):
             own = self._own(releases, leases, names, record)

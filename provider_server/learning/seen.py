@@ -1,8 +1,8 @@
 """What learning starts from: the sums of all releases, the job-weeks behind them, and what the provider saw itself.
 
-Releases add up cell by cell, and so do their noise variances; the last release of a series covers the whole series.
-Without own failures, a pair keeps the total of the release that tells most of it: what is heeded runs no more, and
-later totals add noise alone.
+Windows are disjoint: releases add up cell by cell, and so do their noise variances.
+Without own failures, a pair's total leaves out the windows that would add more noise than they tell: what is heeded
+runs no more.
 Own failures are mapped to the tenants' unit: the job-weeks of leases whose tenants answered, where the provider looked.
 """
 
@@ -14,7 +14,6 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto.ids import RoundId
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.round_messages import finest_row
 from provider_server.analysis.few_owners import FewOwners
@@ -26,8 +25,6 @@ from provider_server.rounds.release import Release
 
 Places = NDArray[np.intp]
 NOBODY = OwnRecord.of((), looked=())
-
-NEWEST = 1.1  # an older total has to tell so much more to be preferred to the newest
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +60,7 @@ class Seen:
     @classmethod
     def of(cls, releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None) -> "Seen":
         """Of all releases so far, the leases of their windows, and what was seen there (None: nobody looked)."""
-        last = {made.plan.series.name: made.plan.round_id for made in releases if made.plan.series}
-        counted = [made for made in releases if _is_last(made, last)]
-        hazard, pairs = (_sum(made.table(name) for made in counted) for name in ("hazard", "pairs"))
+        hazard, pairs = (_sum(made.table(name) for made in releases) for name in ("hazard", "pairs"))
         held = np.ones((len(releases), pairs.events.size), np.bool_)
         if own is None:
             pairs, held = _remembered(releases, pairs)
@@ -76,7 +71,7 @@ class Seen:
         batches = Batches.of(np.where(watched, row, -1), owner, opening, seen.sum(axis=1), bound)
         of_leases = hours, level, cell, pair, most, lease, size, owner, opening, watched
         visible = np.where(batches.entered[:, None], seen, 0.0)
-        control = _control(counted, pairs)
+        control = _control(releases, pairs)
         return cls(hazard, pairs, control, *of_leases, visible, batches.entered, batches.few, own)
 
     def by_level(self, weight: Floats) -> Floats:
@@ -114,39 +109,31 @@ class Seen:
 
 
 def _remembered(releases: Sequence[Release], total: LifeTable) -> tuple[LifeTable, NDArray[np.bool_]]:
-    """`total` with each pair as of the release of its series that tells most of it; whether it holds each release.
+    """`total` of each pair over the windows that tell most of it; whether it holds each release.
 
     The second has shape (releases, pairs). A total of variance v in which e failures are expected tells as much as
-    e² / (e + v) failures without noise. Which one is taken follows from exposure alone, not from what was counted.
+    e² / (e + v) failures without noise. Windows are taken by what they expect over their noise, as many as tell most.
+    Which are taken follows from exposure alone, not from what was counted.
     """
     rate = max(float(total.events.sum()), 1.0) / max(float(total.exposure_node_hours.sum()), np.finfo(float).tiny)
-    series: dict[RoundId, list[int]] = {}
-    for place, made in enumerate(releases):
-        series.setdefault(made.plan.series.name if made.plan.series else made.plan.round_id, []).append(place)
-    remembered, held = [], np.zeros((len(releases), *total.shape), np.bool_)
-    for places in series.values():
-        tables = [releases[place].table("pairs").aligned(total.dimensions) for place in places]
-        expected = rate * np.stack([table.exposure_node_hours for table in tables])
-        told = expected**2 / np.maximum(expected + [table.noise_variance for table in tables], np.finfo(float).tiny)
-        told[-1] *= NEWEST
-        best = len(tables) - 1 - np.argmax(told[::-1], axis=0)
-        names = ("events", "exposure_node_hours", "at_risk", "noise_variance")
-        columns = (np.stack([getattr(table, name) for table in tables]) for name in names)
-        remembered.append(LifeTable(total.dimensions, *(np.take_along_axis(one, best[None], 0)[0] for one in columns)))
-        held[places] = np.arange(len(places))[:, None, None] <= best
-    return _sum(remembered), held.reshape(len(releases), -1)
+    tables = [made.table("pairs").aligned(total.dimensions) for made in releases]
+    expected = rate * np.stack([table.exposure_node_hours for table in tables])
+    noise = np.stack([table.noise_variance for table in tables])
+    order = np.argsort(-expected / np.maximum(noise, np.finfo(float).tiny), axis=0, kind="stable")
+    so_far, with_noise = (np.cumsum(np.take_along_axis(one, order, 0), axis=0) for one in (expected, noise))
+    told = so_far**2 / np.maximum(so_far + with_noise, np.finfo(float).tiny)
+    best = len(tables) - 1 - np.argmax(told[::-1], axis=0)
+    held = np.argsort(order, axis=0) <= best
+    names = ("events", "exposure_node_hours", "at_risk", "noise_variance")
+    columns = (sum(own * getattr(table, name) for own, table in zip(held, tables, strict=True)) for name in names)
+    return LifeTable(total.dimensions, *columns), held.reshape(len(releases), -1)
 
 
-def _control(counted: Iterable[Release], pairs: LifeTable) -> LifeTable:
+def _control(releases: Iterable[Release], pairs: LifeTable) -> LifeTable:
     """Script errors over the cells of `pairs`, a job-week of exposure for each at risk; none in releases without."""
-    has_control = (made for made in counted if any(marginal.name == "control" for marginal in made.plan.marginals))
+    has_control = (made for made in releases if any(marginal.name == "control" for marginal in made.plan.marginals))
     total = _sum([LifeTable.zeros(pairs.dimensions), *(made.table("control") for made in has_control)])
     return replace(total, exposure_node_hours=total.at_risk)
-
-
-def _is_last(made: Release, last: Mapping[RoundId, RoundId]) -> bool:
-    """Whether a release holds counts that no later one holds too: in a series the last has the running total."""
-    return made.plan.series is None or last[made.plan.series.name] == made.plan.round_id
 
 
 def _job_weeks(

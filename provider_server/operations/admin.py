@@ -2,8 +2,8 @@
 
 At the Unix socket `control.sock` in the provider's home, which only its own account can open:
 
-    POST /pharoah/round     holds the week [start, end) or, without one, the last whole week
-    POST /pharoah/give-up   abandons the oldest open round
+    POST /pharoah/round     holds the window [start, end) or, without one, the last whole window
+    POST /pharoah/give-up   abandons the open round
 
 On the loopback interface, read-only, for Prometheus and any account:
 
@@ -28,7 +28,7 @@ from provider_server.rounds.schedule import BadWindow, Window
 
 
 class HeldRound(TypedDict):
-    """A round that ended with a release; `position` of `horizon` rounds in its series."""
+    """A round that ended with a release; its window is number `position`, from 0, of the `windows` of its epoch."""
 
     round_id: str
     start_hour: int
@@ -38,7 +38,7 @@ class HeldRound(TypedDict):
     epsilon: float
     delta: float
     position: int
-    horizon: int
+    windows: int
     suspects: int
     seconds: float
     seconds_by_stage: dict[str, float]
@@ -54,7 +54,7 @@ class Holder(Protocol):
     """Holds rounds; see `round_runner.Rounds`."""
 
     def hold(self, window: Window | None) -> HeldRound:
-        """Holds a week and returns its outcome."""
+        """Holds a window and returns its outcome."""
 
     def give_up(self) -> str:
         """Abandons the open round; its id, or an empty text."""

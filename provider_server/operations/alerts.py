@@ -103,12 +103,12 @@ def suspects(count: int) -> Condition:
 
 
 def drift(alarms: int) -> Condition:
-    """The number of alarms that the newest week raised."""
-    return Condition(Kind.DRIFT, f"{counted_as(alarms, 'alarm')} in the newest week; see `pharoah-provider learn`.")
+    """The number of alarms that the newest window raised."""
+    return Condition(Kind.DRIFT, f"{counted_as(alarms, 'alarm')} in the newest window; see `pharoah-provider learn`.")
 
 
 def held_back() -> Condition:
-    """The newest model predicts the newest week worse than the bundle in force."""
+    """The newest model predicts the newest window worse than the bundle in force."""
     return Condition(
         Kind.HELD_BACK, "`pharoah-provider learn` shows why; `pharoah-provider publish --accept` publishes it."
     )

@@ -12,12 +12,12 @@ def parts_named(provider: Provider, release: Release) -> int:
     if provider.parts is None:
         return 0
     plan = release.plan
-    leases, tokens = provider.leases(plan.first_hour, plan.end_hour), provider.part_tokens(plan.epoch)
+    leases, tokens = provider.leases(release.first_hour, plan.end_hour), provider.part_tokens(plan.epoch)
     return sum(one.is_named for one in suspected(release, leases, provider.parts, tokens))
 
 
 def contexts_named(release: Release) -> int:
-    """Contexts that are named as slower; 0 where slow job-weeks are not counted."""
+    """Contexts that are named as slower; 0 where slow leases are not counted."""
     if not release.counts(Subject.SPEED):
         return 0
     table = release.table(Subject.SPEED)

@@ -1,4 +1,4 @@
-"""The provider's state for `status`: its federation, whether it serves, the week due, the last round and its cost.
+"""The provider's state for `status`: its federation, whether it serves, the window due, the last round and its cost.
 
 Only reads the home and the store.
 """
@@ -18,16 +18,16 @@ from federation.runtime.visible import counted_as
 from federation.transport.certificates import EXPIRES_SOON_D, days_left
 from provider_server.home import CONTROL, founded, founded_hour
 from provider_server.rounds import release as gate
-from provider_server.rounds.planning import next_opening
+from provider_server.rounds.planning import window_at
 from provider_server.rounds.schedule import Window, due
 from provider_server.settings import ProviderSettings
-from provider_server.store.round_store import RoundState
+from provider_server.store.round_store import ENDED
 from provider_server.store.store import Store
 
 
 @dataclass(frozen=True)
 class LastRound:
-    """The newest round: its window, its state, and its privacy cost per job-week."""
+    """The newest round: its window, its state, and its privacy cost per unit."""
 
     round_id: str
     start_hour: int
@@ -71,7 +71,6 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
     directory = Chain.begin(entries[0], reopened(DirectoryEntry, entries[0]).provider).extended(entries[1:]).directory
     kept, now_hour = store.rounds.rounds(), now.timestamp() / SECONDS_PER_HOUR
     plans = [reopened(Plan, one.signed_plan) for one in kept]
-    going_on = [plan for plan, one in zip(plans, kept, strict=True) if one.state != RoundState.REFUSED]
     last: LastRound | None = None
     if kept:
         plan, newest = plans[-1], kept[-1]
@@ -87,7 +86,7 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
         founded_hour(home) if (home / "signing.key").exists() else now_hour,  # a copy without keys holds no rounds
         now_hour,
         settings.rounds.settle_hours,
-        lambda since: next_opening(settings.plan.settings, going_on[-1] if going_on else None, since),
+        lambda hour: window_at(settings.plan.settings, plans, hour),
     )
     certificate = home / "tls.pem"
     days = days_left(read(certificate), now) if certificate.exists() else None
@@ -117,7 +116,7 @@ def _attention(
         texts.append("no tenant is enrolled: run `pharoah-provider enrol`")
     if waits and tenants and not serving:
         texts.append(f"hours {waits[0]}–{waits[1]} are due: run `pharoah-provider serve`")
-    if last and RoundState(last.state) not in (RoundState.RELEASED, RoundState.REFUSED):
+    if last and last.state not in ENDED:
         texts.append(f"round {last.round_id[:12]} is {last.state}: run `pharoah-provider round` to continue it")
     if days is not None and days < EXPIRES_SOON_D:
         end = f"expires in {counted_as(round(days), 'day')}" if days > 0 else "has expired"

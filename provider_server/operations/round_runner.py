@@ -1,9 +1,9 @@
-"""Holds weekly rounds over a SuperLink, one at a time, on schedule or when the operator asks.
+"""Holds rounds over a SuperLink, one at a time, on schedule or when the operator asks.
 
 - A party that does not answer delays a round and loses nothing: the round stays in the store and is retried until it
   ends.
 - While a round is held, no other process holds one on the same store; it is told which one does.
-- Logs one line per round, per release and per alarm of the newest week, with all figures.
+- Logs one line per round, per release and per alarm of the newest window, with all figures.
 """
 
 import logging
@@ -28,18 +28,19 @@ from provider_server.operations.named import contexts_named, parts_named
 from provider_server.rounds.planning import NothingToCount
 from provider_server.rounds.provider import Provider
 from provider_server.rounds.release import Release
-from provider_server.rounds.schedule import Window, check_window, due, last_whole_week
+from provider_server.rounds.round import Round
+from provider_server.rounds.schedule import Window, check_window, due, last_whole_window
 from provider_server.settings import ProviderSettings
 from provider_server.store.claims import RoundsHeld
 from provider_server.store.round_store import RoundState
 from provider_server.store.store import reporting
-from provider_server.week import MaskHolder, Stage, Tenants, federated_week, publish, tell_directory
+from provider_server.week import MaskHolder, Stage, Tenants, federated_week, give_up, publish, tell_directory
 
 logger = logging.getLogger(__name__)
 
 
 class Rounds:
-    """Holds weeks over a SuperLink, one at a time."""
+    """Holds rounds over a SuperLink, one at a time."""
 
     def __init__(
         self,
@@ -89,38 +90,49 @@ class Rounds:
             self._one.release()
 
     def hold(self, window: Window | None) -> HeldRound:
-        """Holds a week, by default the last whole one, or finishes the open round; returns the outcome."""
+        """Holds a window, by default the last whole one, or finishes the open round; returns the outcome."""
         with self._one, reporting():
             self._follow()
             if window:
-                check_window(window, self._now_hour(), self._settings.plan.weeks_per_epoch)
-            return self._hold(window or last_whole_week(self._now_hour()))
+                check_window(window, self._now_hour(), self._provider.window_at)
+            return self._hold(window or self._last_window())
 
     def give_up(self) -> str:
-        """Abandons the oldest open round, whose contributions stay masked; its id, or an empty text.
+        """Abandons the open round, whose contributions stay masked; its id, or an empty text.
 
-        Rounds that wait behind it in its series go with it.
+        It ends once a quorum of trustees has endorsed that nobody is in it, and is retried till then.
         """
         with self._one, reporting(), self._provider.store.claim.held():
             round_ = self._provider.unfinished()
             if round_ is None:
                 return ""
-            self._metrics.waiting.set(0)
-            self._waits = None
-            for name in self._provider.refuse(round_):
-                self._metrics.rounds.labels("refused").inc()
-                outcome = {"event": "round", "outcome": "given up"}
-                logger.warning("round %s abandoned by the operator", name, extra=outcome)
+            self._give_up(round_)
             return str(round_.plan.round_id)
+
+    def _give_up(self, round_: Round) -> None:
+        try:
+            give_up(self._provider, self._trustees, round_)
+        except PharoahError as error:
+            self._note_waiting(error, "give up")
+            raise
+        self._metrics.waiting.set(0)
+        self._waits = None
+        self._metrics.rounds.labels("refused").inc()
+        outcome = {"event": "round", "outcome": "given up"}
+        logger.warning("round %s given up", round_.plan.round_id, extra=outcome)
+
+    def _last_window(self) -> Window:
+        return last_whole_window(self._now_hour(), self._provider.window_at)
 
     def _step(self) -> bool:
         self._provider.withdraw_ahead(self._now_hour())
+        self._finish_giving_up()
         manual = self._settings.rounds.every == "manual"
         window = None if manual else self._due()
         if window is None and self._provider.unfinished() is None:
             return self._catch_up()
         try:
-            self._hold(window or last_whole_week(self._now_hour()))
+            self._hold(window or self._last_window())
         except NothingToCount:
             self._skipped_end = window[1] if window else None
             return True
@@ -129,6 +141,12 @@ class Rounds:
         except PharoahError:
             return False  # logged by `_hold`; the next step tries again
         return True
+
+    def _finish_giving_up(self) -> None:
+        round_ = self._provider.unfinished()
+        if round_ is not None and round_.state is RoundState.GIVING_UP:
+            with self._provider.store.claim.held():
+                self._give_up(round_)
 
     def _hold(self, window: Window) -> HeldRound:
         with self._provider.store.claim.held():
@@ -185,7 +203,8 @@ class Rounds:
         held, skipped = self._provider.last_end_hour(now_hour), self._skipped_end
         # What a clock that was ahead has skipped comes again.
         last = max((end for end in (held, skipped) if end is not None and end <= now_hour), default=None)
-        return due(last, self._founded_hour, now_hour, self._settings.rounds.settle_hours, self._provider.opens_hour)
+        settle_hours = self._settings.rounds.settle_hours
+        return due(last, self._founded_hour, now_hour, settle_hours, self._provider.window_at)
 
     def _catch_up(self) -> bool:
         """Publishes a release that a killed provider had not published; one that was held back is not retried."""
@@ -250,8 +269,8 @@ class Rounds:
             "cells": plan.cells,
             "epsilon": epsilon,
             "delta": plan.delta,
-            "position": plan.position,
-            "horizon": plan.horizon,
+            "position": plan.position_at(plan.start_hour),
+            "windows": len(plan.windows) - 1,
             "suspects": suspects,
             "seconds": round(clock.total_s, 3),
             "seconds_by_stage": {stage: round(seconds, 3) for stage, seconds in clock.by_stage.items()},
@@ -262,7 +281,7 @@ class Rounds:
         return outcome
 
     def _raise_alarms(self, release: Release) -> int:
-        """Logs the drift alarms of the newest week; their number."""
+        """Logs the drift alarms of the newest window; their number."""
         alarms = self._publisher.outlook(self._publisher.releases()).alarms
         new = [alarm for alarm in alarms if alarm.raised_hour == release.plan.start_hour]
         for alarm in new:
@@ -274,19 +293,29 @@ class Rounds:
         round_ = self._provider.unfinished()
         collecting = round_ is not None and round_.state is RoundState.COLLECTING
         waits = not isinstance(error, Refusal) or (collecting and isinstance(error, CohortTooSmall))
-        if round_ is not None and not waits:
-            self._provider.refuse(round_)
-        outcome = "waiting" if round_ is not None and waits else "refused"
-        self._metrics.waiting.set(outcome == "waiting")
-        self._waits = alerts.round_waiting(clock.stage, type(error).__name__) if outcome == "waiting" else None
+        if round_ is not None and waits:
+            self._note_waiting(error, clock.stage)
+            return
+        self._metrics.waiting.set(0)
+        self._waits = None
+        self._note_outcome("refused", error, clock.stage)
+        if round_ is not None:
+            self._give_up(round_)
+
+    def _note_waiting(self, error: PharoahError, stage: str) -> None:
+        self._metrics.waiting.set(1)
+        self._waits = alerts.round_waiting(stage, type(error).__name__)
+        self._note_outcome("waiting", error, stage)
+
+    def _note_outcome(self, outcome: str, error: PharoahError, stage: str) -> None:
         self._metrics.rounds.labels(outcome).inc()
         logger.warning(
             "round %s at %s: %s",
-            *(outcome, clock.stage, error.what),
+            *(outcome, stage, error.what),
             extra={
                 "event": "round",
                 "outcome": outcome,
-                "stage": clock.stage,
+                "stage": stage,
                 "error": type(error).__name__,
                 "hint": error.hint,
             },
@@ -334,7 +363,7 @@ class Watched:
 
 
 class _Clock:
-    """Seconds by stage of one week."""
+    """Seconds by stage of one round."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -344,7 +373,7 @@ class _Clock:
 
     @property
     def total_s(self) -> float:
-        """Seconds since the week began."""
+        """Seconds since the round began."""
         return time.monotonic() - self._start_s
 
     def begin(self, stage: Stage) -> None:

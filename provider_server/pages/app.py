@@ -1,6 +1,6 @@
 """The page as an app: a few addresses, each as HTML for people and as JSON under /api/ with the same fields.
 
-    GET  /            rounds, who is late, what job-weeks paid, what changed
+    GET  /            rounds, who is late, what units paid, what changed
     GET  /fleet       nodes by context and hazard
     GET  /mismatches  workloads by contexts
     GET  /hazards     hazards by age

@@ -63,7 +63,7 @@ class FabricView:
 
 @dataclass(frozen=True)
 class PaceView:
-    """A context: noisy job-weeks that were slow, of those watched, and whether it is named as slow."""
+    """A context: noisy leases that were slow, of those watched, and whether it is named as slow."""
 
     name: str
     slow: float
@@ -107,7 +107,7 @@ def fabric(seen: Votes | None) -> FabricView | None:
         for place, rail in enumerate(seen.parts.rails)
     ]
     return FabricView(
-        plan.first_hour if plan else None,
+        seen.release.first_hour if seen.release else None,
         plan.end_hour if plan else None,
         seen.suspects[0].noise_sd if seen.suspects else 0.0,
         tuple(_part(one.rail, one.switch, one, ()) for one in seen.suspects[:MOST_SUSPECTS]),
@@ -124,7 +124,7 @@ def _part(rail: int, switch: str, one: SuspectedPart | None, nodes: Sequence[str
 
 
 def speed(releases: Sequence[Release], name: Callable[[str], str]) -> SpeedView | None:
-    """From the newest release that counts slow job-weeks; None without one. `name` says what a token stands for."""
+    """From the newest release that counts slow leases; None without one. `name` says what a token stands for."""
     newest = newest_with(Subject.SPEED, releases)
     if newest is None:
         return None
@@ -132,4 +132,4 @@ def speed(releases: Sequence[Release], name: Callable[[str], str]) -> SpeedView 
     slow, usual = table.at("pace", "slow"), table.at("pace", "usual")
     found = slow_contexts(table.levels("context"), slow.events, usual.events, slow.noise_variance)
     contexts = tuple(PaceView(name(one.context), one.slow, one.watched, one.p_value, one.is_named) for one in found)
-    return SpeedView(newest.plan.first_hour, newest.plan.end_hour, float(table.noise_variance.max() ** 0.5), contexts)
+    return SpeedView(newest.first_hour, newest.plan.end_hour, float(table.noise_variance.max() ** 0.5), contexts)

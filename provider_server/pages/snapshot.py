@@ -34,6 +34,11 @@ from provider_server.store.round_store import Answer, KeptRound, RoundState
 from provider_server.store.store import Store, reporting
 
 SHORT = 8  # digits of a token or an id that are shown
+_AWAITED = {
+    RoundState.ENDORSING: Answer.ENDORSEMENT,
+    RoundState.GIVING_UP: Answer.EMPTY,
+    RoundState.UNMASKING: Answer.SHARE,
+}
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Votes:
         if newest is None:
             return cls(parts, None, ())
         plan = newest.plan
-        counted = leases(plan.first_hour, plan.end_hour)
+        counted = leases(newest.first_hour, plan.end_hour)
         return cls(parts, newest, suspected(newest, counted, parts, parts.tokens(secret, plan.epoch)))
 
 
@@ -185,10 +190,9 @@ class Reader:
 
     def _seen(self, kept: KeptRound) -> SeenRound:
         plan, state = reopened(Plan, kept.signed_plan), RoundState(kept.state)
-        kind = {RoundState.ENDORSING: Answer.ENDORSEMENT, RoundState.UNMASKING: Answer.SHARE}.get(state)
+        kind = _AWAITED.get(state)
         answers = self._store.rounds.answers(kept.round_id, kind) if kind else {}
-        is_open = state not in (RoundState.RELEASED, RoundState.REFUSED)
-        answered = self._store.rounds.contributors(kept.round_id) if is_open else set()
+        answered = self._store.rounds.contributors(kept.round_id)
         return SeenRound(plan, state, frozenset(answered), frozenset(answers))
 
 

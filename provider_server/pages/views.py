@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from crypto.ids import TenantId
 from federation.protocol.bundle import Bundle, FactorEntry, PairJudgement, RuleEntry
-from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.privacy_cost import plan_loss
 from provider_server.pages.fabric import FabricView, SpeedView, fabric, speed
 from provider_server.pages.findings import Event, FindingRow, Matrix, events, findings, matrix
@@ -16,9 +15,9 @@ from provider_server.pages.fleet import ContextView, fleet
 from provider_server.pages.hazards import Curve, hazard_curves
 from provider_server.pages.plans import PlansView
 from provider_server.pages.snapshot import SHORT, SeenRound, Snapshot
-from provider_server.rounds.planning import PlanSettings, next_opening
-from provider_server.rounds.spending import spent_by_week
-from provider_server.store.round_store import RoundState
+from provider_server.rounds.planning import PlanSettings, window_at
+from provider_server.rounds.spending import spent_by_window
+from provider_server.store.round_store import ENDED, RoundState
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,10 @@ class RoundNow:
 
 @dataclass(frozen=True)
 class RoundView:
-    """A round. `contributors` and `cells` are those of its release, None without one."""
+    """A round. `contributors` and `cells` are those of its release, None without one.
+
+    Its window is number `position`, from 0, of the `windows` of its epoch.
+    """
 
     round_id: str
     start_hour: int
@@ -49,15 +51,15 @@ class RoundView:
     epsilon: float
     delta: float
     position: int
-    horizon: int
+    windows: int
 
 
 @dataclass(frozen=True)
 class Spent:
-    """The privacy budget spent per job-week of a week, summed over its plans."""
+    """The privacy budget that a unit pays: a lease in this window."""
 
     start_hour: int
-    rounds: int
+    end_hour: int
     epsilon: float
     delta: float
 
@@ -114,7 +116,7 @@ class View:
 def view(
     seen: Snapshot, now_hour: float, settle_hours: int, settings: PlanSettings, plans: PlansView | None = None
 ) -> View:
-    """All pages at `now_hour`; a release is overdue once the week of an opening has ended and settled without one."""
+    """All pages at `now_hour`; a release is overdue once a window has ended and settled without one."""
     rows = findings(seen)
     overview = Overview(
         _now(seen),
@@ -139,7 +141,7 @@ def view(
 
 def _now(seen: Snapshot) -> RoundNow | None:
     for one in seen.rounds:
-        if one.state not in (RoundState.RELEASED, RoundState.REFUSED):
+        if one.state not in ENDED:
             return _open(seen, one)
     return None
 
@@ -169,8 +171,9 @@ def _tenant(tenant: TenantId) -> str:
 def _overdue(seen: Snapshot, now_hour: float, settle_hours: int, settings: PlanSettings) -> int:
     if not seen.releases:
         return 0
-    last = seen.releases[-1].plan
-    due = next_opening(settings, last, last.end_hour) + settle_hours
+    plans = [one.plan for one in seen.rounds]
+    held_until = max(one.plan.end_hour for one in seen.rounds if one.state in ENDED)
+    due = window_at(settings, plans, held_until)[1] + settle_hours
     return max(0, int(now_hour - due))
 
 
@@ -192,8 +195,8 @@ def _rounds(seen: Snapshot) -> tuple[RoundView, ...]:
             cells=plan.cells if made else None,
             epsilon=plan_loss(plan).at(plan.delta),
             delta=plan.delta,
-            position=plan.position,
-            horizon=plan.horizon,
+            position=plan.position_at(plan.start_hour),
+            windows=len(plan.windows) - 1,
         )
         for one in seen.rounds
         for plan in (one.plan,)
@@ -203,8 +206,8 @@ def _rounds(seen: Snapshot) -> tuple[RoundView, ...]:
 def _spent(seen: Snapshot) -> tuple[Spent, ...]:
     delta = max((one.plan.delta for one in seen.rounds), default=0.0)
     return tuple(
-        Spent(week * HOURS_PER_WEEK, rounds, loss.at(delta) if delta else loss.epsilon, delta)
-        for week, (rounds, loss) in spent_by_week(one.plan for one in seen.rounds).items()
+        Spent(*window, loss.at(delta) if delta else loss.epsilon, delta)
+        for window, loss in spent_by_window(one.plan for one in seen.rounds).items()
     )
 
 

@@ -28,7 +28,7 @@ def page_of(findings: Findings, seen: Outlook, releases: Sequence[Release], name
     summary = (
         f"Learnt from {counted_as(len(releases), 'release')} up to hour {newest.end_hour}, each of at least"
         f" {counted_as(least, 'tenant')}.",
-        f"Privacy budget per job-week and release: epsilon {newest.epsilon:g} at delta {newest.delta:g}.",
+        f"Privacy budget per lease and window: epsilon {newest.epsilon:g} at delta {newest.delta:g}.",
     )
     return Page(
         "The provider's findings",

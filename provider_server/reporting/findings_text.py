@@ -115,7 +115,7 @@ class FindingsRow(TypedDict):
 
 
 class LearntRow(FindingsRow):
-    """All of it, and how the bundle in force predicted the newest week; null without one."""
+    """All of it, and how the bundle in force predicted the newest window; null without one."""
 
     releases: int
     against_bundle: str | None
@@ -201,7 +201,7 @@ def learnt_lines(row: LearntRow) -> list[str]:
     lines += [f"  {line}" for line in (*rule_lines(row["rules"]), *newcomer_lines(row["newcomers"]))]
     lines += [f"  alarm: {text}" for text in row["alarms"]]
     if row["against_bundle"]:
-        lines.append(f"  newest week, compared with the bundle in force: {row['against_bundle']}")
+        lines.append(f"  newest window, compared with the bundle in force: {row['against_bundle']}")
     if row["calibration_slope"] is not None:
         ratio, slope = row["calibration_ratio"], row["calibration_slope"]
         lines.append(f"  calibration: {ratio:.2f} failures observed for each one predicted, slope {slope:.2f}")

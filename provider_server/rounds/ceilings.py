@@ -1,13 +1,13 @@
 """Ceilings: the most failures that honest members can have contributed, from leases that the provider bills anyway.
 
-A job-week, one lease within one week, counts at most F = `failures_per_unit` failures in each marginal, in a row that
-follows from its labels and in an age band that it reached in that week; of votes, one at each of two of its parts.
+A unit, one lease within one window, counts at most F = `failures_per_unit` failures in each marginal, in a row that
+follows from its labels and in an age band that it reached in that window; of votes, one at each of two of its parts.
 Along dimensions that describe the failure (domain, reason) every level that the marginal counts has the lease's full
 ceiling, as nobody but the tenant knows which it was. So honest counts, before noise, never exceed the ceiling of a
 cell, nor that of a whole marginal.
 
-A failure at the very edge of a band, a week or a lease belongs to both sides here, widened by `slack_h` for clocks that
-differ; a ceiling may be too high by that, never too low. The rows are the provider's own record: a tenant that
+A failure at the very edge of a band, a window or a lease belongs to both sides here, widened by `slack_h` for clocks
+that differ; a ceiling may be too high by that, never too low. The rows are the provider's own record: a tenant that
 registered other labels than it counts by may exceed them.
 
 Memory: tenants times the rows and bands of each marginal, in float64; levels of the failure cost nothing.
@@ -16,6 +16,7 @@ Memory: tenants times the rows and bands of each marginal, in float64; levels of
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import NormalDist
 
 import numpy as np
@@ -25,9 +26,9 @@ from crypto.ids import TenantId
 from federation.protocol.causes import CAUSES
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.noise import opened_shares
-from federation.protocol.plan import HOURS_PER_WEEK, Marginal, Mechanism, Plan
+from federation.protocol.plan import Marginal, Mechanism, Plan
 from federation.protocol.subjects import most_added
-from provider_server.fleet.exposure import OF_FAILURE, rows_of
+from provider_server.fleet.exposure import OF_FAILURE, counted_edges, rows_of
 from provider_server.fleet.leases import Lease
 
 SLACK_H = 0.25  # clocks differ, and a failure is noticed a little after its lease has ended
@@ -35,15 +36,11 @@ SLACK_H = 0.25  # clocks differ, and a failure is noticed a little after its lea
 
 @dataclass(frozen=True, eq=False)
 class GroupSum:
-    """A group as it was unmasked: who is in it, noisy counts per marginal, and the variance of the noise per cell.
-
-    `late` is the ceiling of late contributions to earlier rounds that were opened with it.
-    """
+    """A group as it was unmasked: who is in it, noisy counts per marginal, and the variance of the noise per cell."""
 
     members: tuple[TenantId, ...]
     counts: tuple[Floats, ...]
     noise_variance: tuple[float, ...]
-    late: "Ceiling | None" = None
 
 
 @dataclass(frozen=True)
@@ -64,21 +61,14 @@ class Ceiling:
     cells: tuple[Floats, ...]
     totals: tuple[float, ...]
 
-    def __add__(self, other: "Ceiling | None") -> "Ceiling":
-        if other is None:
-            return self
-        cells = (own + more for own, more in zip(self.cells, other.cells, strict=True))
-        totals = (own + more for own, more in zip(self.totals, other.totals, strict=True))
-        return Ceiling(tuple(cells), tuple(totals))
-
 
 @dataclass(frozen=True, eq=False)
-class JobWeeks:
-    """Job-weeks of each tenant that can fall into each cell.
+class Units:
+    """Units of each tenant that can fall into each cell.
 
     `cells` has one array per marginal, shape (tenants, *table); an axis of the failure has length 1 where all of its
     levels are possible, so the array broadcasts to (tenants, *table.shape). `totals` has shape (marginals, tenants) and
-    counts the job-weeks that have any row.
+    counts the units that have any row.
     """
 
     plan: Plan
@@ -103,42 +93,36 @@ class JobWeeks:
         return np.array([place[tenant] for tenant in members], np.intp)
 
 
-def job_weeks(
-    plan: Plan,
-    leases: Sequence[Lease],
-    start_hours: Mapping[TenantId, float],
-    end_hour: float,
-    slack_h: float = SLACK_H,
-) -> JobWeeks:
-    """The job-weeks of each tenant from its own start hour on, which names the tenants that are asked about.
+def units_of(
+    plan: Plan, leases: Sequence[Lease], start_hours: Mapping[TenantId, float], slack_h: float = SLACK_H
+) -> Units:
+    """The units of each tenant from its own start hour to the plan's end.
 
-    It is the plan's, or an earlier one for a tenant whose contribution may carry over weeks that it missed.
+    `start_hours` names the tenants that are asked about; it is earlier than the plan's where windows waited.
     """
     place = {tenant: position for position, tenant in enumerate(start_hours)}
     held = tuple(lease for lease in leases if lease.tenant in place)
     owner = np.array([place[lease.tenant] for lease in held], np.intp)
     begin = np.array([start_hours[lease.tenant] for lease in held], np.float64).reshape(-1, 1)
-    reached = _weeks_in_band(held, begin, end_hour, plan.band_edges_hours, slack_h)
+    reached = _windows_in_band(held, begin, counted_edges(plan), plan.band_edges_hours, slack_h)
     counted = [
         _count(table, marginal, held, owner, len(place), reached)
         for table, marginal in zip(plan.tables, plan.marginals, strict=True)
     ]
-    return JobWeeks(plan, tuple(place), tuple(cells for cells, _ in counted), np.stack([total for _, total in counted]))
+    return Units(plan, tuple(place), tuple(cells for cells, _ in counted), np.stack([total for _, total in counted]))
 
 
-def _weeks_in_band(
-    leases: Sequence[Lease], begin: Floats, end_hour: float, edges: Sequence[float], slack_h: float
+def _windows_in_band(
+    leases: Sequence[Lease], begin: Floats, windows: Sequence[int], edges: Sequence[float], slack_h: float
 ) -> tuple[Floats, Floats]:
-    """Weeks after `begin`, shape (leases, 1), in which each lease can fail: per band, (leases, bands), and in any."""
+    """Windows after `begin`, shape (leases, 1), in which each lease can fail: by band, (leases, bands), and in any."""
     start = np.array([lease.start_h for lease in leases]).reshape(-1, 1)
     end = np.array([lease.end_h for lease in leases]).reshape(-1, 1)
     by_band, at_all = np.zeros((len(leases), len(edges) - 1)), np.zeros(len(leases))
-    first = int(begin.min(initial=end_hour)) // HOURS_PER_WEEK * HOURS_PER_WEEK
-    for monday in range(first, math.ceil(end_hour), HOURS_PER_WEEK):
-        week_end = min(monday + HOURS_PER_WEEK, end_hour)
-        earliest = np.maximum(start + np.array(edges[:-1]), np.maximum(monday, begin))
-        latest = np.minimum(np.minimum(start + np.array(edges[1:]), end), week_end)
-        reached = (earliest <= latest + slack_h) & (earliest < week_end + slack_h) & (begin < week_end)
+    for opens, closes in pairwise(windows):
+        earliest = np.maximum(start + np.array(edges[:-1]), np.maximum(opens, begin))
+        latest = np.minimum(np.minimum(start + np.array(edges[1:]), end), closes)
+        reached = (earliest <= latest + slack_h) & (earliest < closes + slack_h) & (begin < closes)
         by_band += reached
         at_all += reached.any(axis=1)
     return by_band, at_all
@@ -152,27 +136,27 @@ def _count(
     tenants: int,
     reached: tuple[Floats, Floats],
 ) -> tuple[Floats, Floats]:
-    """Job-weeks per tenant and cell, broadcastable to (tenants, *table.shape), and per tenant."""
+    """Units per tenant and cell, broadcastable to (tenants, *table.shape), and per tenant."""
     if "part" in table.names:
         return _count_parts(table, leases, owner, tenants, reached[1])
     row, known, lengths = rows_of(table, leases)
     by_band, at_all = reached
     has_band = "band" in table.names
-    weeks = by_band if has_band else at_all[:, np.newaxis]
-    counted = np.zeros((tenants, int(np.prod(lengths, dtype=np.intp)), weeks.shape[1]))
-    np.add.at(counted, (owner[known], row[known]), weeks[known])
+    units = by_band if has_band else at_all[:, np.newaxis]
+    counted = np.zeros((tenants, int(np.prod(lengths, dtype=np.intp)), units.shape[1]))
+    np.add.at(counted, (owner[known], row[known]), units[known])
     totals = np.bincount(owner[known], weights=at_all[known], minlength=tenants).astype(np.float64)
-    shaped = counted.reshape((tenants, *lengths, weeks.shape[1]) if has_band else (tenants, *lengths))
+    shaped = counted.reshape((tenants, *lengths, units.shape[1]) if has_band else (tenants, *lengths))
     return _over_failures(table, marginal, shaped), totals
 
 
 def _count_parts(
-    table: LifeTable, leases: Sequence[Lease], owner: NDArray[np.intp], tenants: int, weeks: Floats
+    table: LifeTable, leases: Sequence[Lease], owner: NDArray[np.intp], tenants: int, units: Floats
 ) -> tuple[Floats, Floats]:
     """The same for a table of parts, of which a lease has several."""
     place = {part: position for position, part in enumerate(table.levels("part"))}
     counted, totals = np.zeros((tenants, len(place))), np.zeros(tenants)
-    for lease, tenant, ran in zip(leases, owner.tolist(), weeks.tolist(), strict=True):
+    for lease, tenant, ran in zip(leases, owner.tolist(), units.tolist(), strict=True):
         own = [place[part] for part in lease.parts if part in place]
         counted[tenant, own] += ran
         totals[tenant] += ran if own else 0.0
@@ -201,7 +185,7 @@ def _counts(dimension: str, level: str, marginal: Marginal) -> bool:
 # ---- what exceeds a ceiling ----------------------------------------------------------------------------------------
 
 
-def impossible(held: JobWeeks, groups: Sequence[GroupSum], false_alarm: float) -> Iterator[CeilingFinding]:
+def impossible(held: Units, groups: Sequence[GroupSum], false_alarm: float) -> Iterator[CeilingFinding]:
     """Cells and totals that are beyond the ceiling of their group, or below zero, by more than noise.
 
     Honest groups have any such finding with probability at most `false_alarm` (Bonferroni).
@@ -209,7 +193,7 @@ def impossible(held: JobWeeks, groups: Sequence[GroupSum], false_alarm: float) -
     plan = held.plan
     tests = 2 * len(groups) * sum(table.events.size + 1 for table in plan.tables)
     for number, group in enumerate(groups):
-        ceiling = held.ceiling(group.members) + group.late
+        ceiling = held.ceiling(group.members)
         for place, marginal in enumerate(plan.marginals):
             counts, cells = group.counts[place].reshape(1, -1), ceiling.cells[place].reshape(1, -1)
             total, most = counts.sum(axis=1, keepdims=True), np.array([[ceiling.totals[place]]])

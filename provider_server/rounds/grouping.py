@@ -35,8 +35,7 @@ from crypto.ids import TenantId
 from federation.protocol.life_table import Floats
 from federation.protocol.noise import opened_shares
 from federation.protocol.plan import Plan
-from federation.protocol.subjects import most_added
-from provider_server.rounds.ceilings import CeilingFinding, GroupSum, JobWeeks, impossible, noise_reach, outside
+from provider_server.rounds.ceilings import CeilingFinding, GroupSum, Units, impossible, noise_reach, outside
 
 SLOPES = np.array([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0])  # rates beyond the tolerated one that are looked for
 HIT = 0.8  # how often the group of a liar is taken to be among the alarmed ones, if any is
@@ -132,11 +131,11 @@ def _below(bound: int, random_bytes: Callable[[int], bytes]) -> int:
 
 
 def judge(
-    groups: Sequence[GroupSum], held: JobWeeks, rates: Mapping[str, float], limits: GroupLimits = GroupLimits()
+    groups: Sequence[GroupSum], held: Units, rates: Mapping[str, float], limits: GroupLimits = GroupLimits()
 ) -> GroupJudgement:
     """Judges the groups of one round; `held` knows the round's plan and all members.
 
-    `rates` gives failures per job-week and cell for each marginal, from `Suspicion.rates`; the median of the round's
+    `rates` gives failures per unit and cell for each marginal, from `Suspicion.rates`; the median of the round's
     groups stands in for one that is missing.
     """
     layers = [_Layer.of(number, groups, held, rates) for number in range(len(held.plan.marginals))]
@@ -151,7 +150,7 @@ def judge(
         findings=tuple(findings),
         alarmed=frozenset(loose | {finding.group for finding in findings}),
         evidence=_evidence(layers, limits),
-        totals={layer.name: (float(layer.counts.sum()), float(layer.weeks.sum())) for layer in layers},
+        totals={layer.name: (float(layer.counts.sum()), float(layer.units.sum())) for layer in layers},
     )
 
 
@@ -169,10 +168,7 @@ def accepted(groups: Sequence[GroupSum], judgement: GroupJudgement) -> tuple[int
 
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    """One marginal of some groups, flat: `counts` (groups, cells), `tenant_weeks` job-weeks by (tenants, cells).
-
-    `late_weeks` (groups, cells) are job-weeks of contributions to earlier rounds that were opened with a group.
-    """
+    """One marginal of some groups, flat: `counts` (groups, cells), `tenant_units` by (tenants, cells)."""
 
     plan: Plan
     number: int
@@ -180,13 +176,12 @@ class _Layer:
     members: tuple[tuple[TenantId, ...], ...]
     places: tuple[NDArray[np.intp], ...]
     counts: Floats
-    tenant_weeks: Floats
-    late_weeks: Floats
+    tenant_units: Floats
     noise: Floats
     given_rate: float | None
 
     @classmethod
-    def of(cls, number: int, groups: Sequence[GroupSum], held: JobWeeks, rates: Mapping[str, float]) -> "_Layer":
+    def of(cls, number: int, groups: Sequence[GroupSum], held: Units, rates: Mapping[str, float]) -> "_Layer":
         shape = held.plan.tables[number].shape
         return cls(
             held.plan,
@@ -196,7 +191,6 @@ class _Layer:
             tuple(held.places(group.members) for group in groups),
             np.stack([group.counts[number].reshape(-1) for group in groups]),
             np.broadcast_to(held.cells[number], (len(held.tenants), *shape)).reshape(len(held.tenants), -1),
-            np.stack([_late_weeks(group, number, held.plan) for group in groups]),
             np.array([group.noise_variance[number] for group in groups]),
             rates.get(held.plan.marginals[number].name),
         )
@@ -205,27 +199,24 @@ class _Layer:
         """Without the groups whose positions in the round are not in `kept`."""
         at = [self.groups.index(group) for group in kept]
         members, places = tuple(self.members[place] for place in at), tuple(self.places[place] for place in at)
-        counts, late, noise = self.counts[at], self.late_weeks[at], self.noise[at]
-        return replace(
-            self, groups=tuple(kept), members=members, places=places, counts=counts, late_weeks=late, noise=noise
-        )
+        counts, noise = self.counts[at], self.noise[at]
+        return replace(self, groups=tuple(kept), members=members, places=places, counts=counts, noise=noise)
 
     @property
     def name(self) -> str:
         return self.plan.marginals[self.number].name
 
     @cached_property
-    def weeks(self) -> Floats:
-        """Job-weeks by (groups, cells): what a rate of one failure per job-week and cell would give."""
-        own = np.array([self.tenant_weeks[places].sum(axis=0) for places in self.places])
-        return own + self.late_weeks if len(own) else own
+    def units(self) -> Floats:
+        """Units by (groups, cells): what a rate of one failure per unit and cell would give."""
+        return np.array([self.tenant_units[places].sum(axis=0) for places in self.places])
 
     @cached_property
     def rate(self) -> float:
-        """Failures per job-week and cell; the round's own from the median of groups, which one group cannot move."""
+        """Failures per unit and cell; the round's own from the median of groups, which one group cannot move."""
         if self.given_rate is not None:
             return self.given_rate
-        return max(0.0, float(np.median(self.counts.sum(axis=1) / np.maximum(self.weeks.sum(axis=1), 1.0))))
+        return max(0.0, float(np.median(self.counts.sum(axis=1) / np.maximum(self.units.sum(axis=1), 1.0))))
 
     def bins(self) -> Iterator[tuple[str, NDArray[np.intp], int]]:
         """Ways to add up cells: (what, bin of each cell, cells per bin): the whole, the levels of each axis, cells."""
@@ -237,13 +228,6 @@ class _Layer:
             for dimension, index in zip(table.dimensions, indices, strict=True):
                 yield dimension.name, index, size // len(dimension)
         yield "cell", np.arange(size), 1
-
-
-def _late_weeks(group: GroupSum, number: int, plan: Plan) -> Floats:
-    if group.late is None:
-        return np.zeros(plan.tables[number].events.size)
-    most, _ = most_added(plan.marginals[number].counts, plan.failures_per_unit)
-    return np.asarray(group.late.cells[number] / most, np.float64).reshape(-1)
 
 
 def _without(layers: Sequence[_Layer], findings: Sequence[CeilingFinding]) -> list[_Layer]:
@@ -266,16 +250,15 @@ def _views(layer: _Layer, limits: GroupLimits) -> Iterator[_View]:
     """All ways of adding up; none for fewer than three groups, where no majority could be right."""
     groups = len(layer.members)
     for what, bins, cells in layer.bins() if groups >= 3 else ():
-        values, weeks = _binned(layer.counts, bins), _binned(layer.weeks, bins)
-        own = np.where(weeks > 0, weeks, np.nan)  # a group without leases there has nothing to compare
+        values, units = _binned(layer.counts, bins), _binned(layer.units, bins)
+        own = np.where(units > 0, units, np.nan)  # a group without leases there has nothing to compare
         rate = np.maximum(np.median(values / own, axis=0), 0.0)
-        tenants = _binned(layer.tenant_weeks, bins)
+        tenants = _binned(layer.tenant_units, bins)
         spread = np.stack([(tenants[places] ** 2).sum(axis=0) for places in layer.places])
-        spread = spread + _binned(layer.late_weeks, bins) ** 2  # as if one tenant had sent all that was late
-        variance = layer.noise[:, np.newaxis] * cells + limits.overdispersion * rate * weeks
+        variance = layer.noise[:, np.newaxis] * cells + limits.overdispersion * rate * units
         variance = variance + (limits.heterogeneity * rate) ** 2 * spread
         of_median = math.pi / 2 * (variance / own**2).max(axis=0) / groups
-        yield _View(what, cells, values, rate * weeks, np.sqrt(variance + of_median * weeks**2))
+        yield _View(what, cells, values, rate * units, np.sqrt(variance + of_median * units**2))
 
 
 def _unlike(layer: _Layer, views: Sequence[_View], false_alarm: float) -> Iterator[CeilingFinding]:
@@ -317,15 +300,15 @@ def _evidence(layers: Sequence[_Layer], limits: GroupLimits) -> dict[TenantId, T
 def _scores(layer: _Layer, own: int, overdispersion: float) -> tuple[Floats, Floats]:
     """Efficient scores of the members' rates, and how the members overlap in cells, weighted by information.
 
-    Cell by cell a group's count is compared with its share, by job-weeks, of all sound groups: what differs between
+    Cell by cell a group's count is compared with its share, by units, of all sound groups: what differs between
     kinds of hardware or workload falls out, as in a stratified log-rank test.
     """
-    share = layer.weeks[own] / np.maximum(layer.weeks.sum(axis=0), 1e-9)
+    share = layer.units[own] / np.maximum(layer.units.sum(axis=0), 1e-9)
     difference = layer.counts[own] - share * layer.counts.sum(axis=0)
     others = layer.noise.sum() - layer.noise[own]
     variance = layer.noise[own] * (1 - share) ** 2 + share**2 * others
-    variance = variance + overdispersion * layer.rate * layer.weeks[own] * (1 - share)
-    expected = layer.rate * layer.tenant_weeks[layer.places[own]] * (1 - share)
+    variance = variance + overdispersion * layer.rate * layer.units[own] * (1 - share)
+    expected = layer.rate * layer.tenant_units[layer.places[own]] * (1 - share)
     weighted = np.divide(expected, variance, out=np.zeros_like(expected), where=variance > 0)
     return weighted @ difference, weighted @ expected.T
 
@@ -335,7 +318,7 @@ def _scores(layer: _Layer, own: int, overdispersion: float) -> tuple[Floats, Flo
 
 @dataclass(frozen=True)
 class TenantScores:
-    """The rounds so far: `excess`, `alarms` (of every member) by tenant, `totals` (failures, job-weeks) by marginal."""
+    """The rounds so far: `excess`, `alarms` (of every member) by tenant, `totals` (failures, units) by marginal."""
 
     limits: GroupLimits = GroupLimits()
     excess: Mapping[TenantId, TenantScore] = field(default_factory=dict)
@@ -348,14 +331,14 @@ class TenantScores:
         for tenant, new in judgement.evidence.items():
             old = excess.get(tenant, TenantScore())
             excess[tenant] = TenantScore(old.score + new.score, old.variance + new.variance)
-        for name, (failures, weeks) in judgement.totals.items():
+        for name, (failures, units) in judgement.totals.items():
             before = totals.get(name, (0.0, 0.0))
-            totals[name] = before[0] + failures, before[1] + weeks
+            totals[name] = before[0] + failures, before[1] + units
         return replace(self, excess=excess, alarms=_alarms(self.alarms, judgement), totals=totals)
 
     def rates(self) -> dict[str, float]:
-        """Failures per job-week and cell so far, by marginal."""
-        return {name: max(0.0, failures / weeks) for name, (failures, weeks) in self.totals.items() if weeks > 0}
+        """Failures per unit and cell so far, by marginal."""
+        return {name: max(0.0, failures / units) for name, (failures, units) in self.totals.items() if units > 0}
 
     def score(self, tenant: TenantId) -> float:
         """Natural logarithm of the tenant's e-value; honest tenants exceed log(n/α) with probability α/n, ever."""

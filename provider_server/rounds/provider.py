@@ -6,34 +6,24 @@ Learning from releases is the `Publisher`'s task.
 
 import logging
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from crypto.codec import decode, digest
-from crypto.errors import MemberRefused, PeerFault, PharoahError, PlanRefused, Refusal
-from crypto.ids import Digest, RoundId, TenantId
+from crypto.codec import decode, digest, encode
+from crypto.errors import MemberRefused, PeerFault, PharoahError, Refusal
+from crypto.ids import RoundId, TenantId
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed_by, reopened
 from federation.protocol.directory import Directory
-from federation.protocol.plan import (
-    HOURS_PER_WEEK,
-    MaskTrustee,
-    Plan,
-    PublishedBundle,
-    Series,
-    check_continues,
-)
+from federation.protocol.endorsed import EndedRounds, EndorsedSet
+from federation.protocol.plan import MaskTrustee, Plan, PublishedBundle
 from federation.protocol.round_messages import (
-    Contribution,
-    ContributionHeader,
     GrantedLease,
     LeaseGrants,
     LeaseRequest,
     Ownership,
     Registration,
     RegistrationRequest,
-    Unheard,
-    UnheardRequest,
     UnmaskRequest,
 )
 from federation.protocol.seats import MASK_SEATS
@@ -42,11 +32,6 @@ from provider_server.fleet.leases import Lease
 from provider_server.fleet.parts import FabricParts
 from provider_server.rounds import release as gate
 from provider_server.rounds.grouping import TenantScores, assign
-from provider_server.rounds.late import (
-    is_opened_again,
-    is_over,
-    unheard,
-)
 from provider_server.rounds.lease_book import LeaseBook
 from provider_server.rounds.opening import open_release
 from provider_server.rounds.owners import as_owned, evidence, with_held_links
@@ -56,29 +41,28 @@ from provider_server.rounds.planning import (
     check_mask_keys,
     make_plan,
     most_excess,
-    next_opening,
-    next_series,
+    windows_at,
 )
-from provider_server.rounds.round import Grouping, Round, is_broken, new_round, past_of, past_rounds
-from provider_server.rounds.schedule import BadWindow, Window
+from provider_server.rounds.round import Grouping, Round, new_round
+from provider_server.rounds.schedule import Window, window_of
 from provider_server.store.hint_store import HintStore
-from provider_server.store.round_store import KeptRound, RoundState
+from provider_server.store.round_store import ENDED, KeptRound
 from provider_server.store.store import Store
 
 logger = logging.getLogger(__name__)
 
 
 class WeekHeld(Refusal):
-    """A round over hours that a release or a waiting round covers already."""
+    """A round over hours of which one was held already, whether it was released or given up."""
 
-    default_hint = "a job-week is counted only once: see its release with `pharoah-provider release`"
+    default_hint = "no window is counted twice: see `pharoah-provider release`; the next round counts what waits"
 
 
 class RoundUnderWay(Refusal):
-    """A new round would begin before the one before it has its contributions."""
+    """A new round would begin before the one before it has ended."""
 
     default_hint = (
-        "continue it with `pharoah-provider round`, or abandon it with `--give-up`; then no job-week is recounted"
+        "continue it with `pharoah-provider round`, or give it up with `--give-up`: the next counts its units"
     )
 
 
@@ -143,11 +127,9 @@ class Provider(LeaseBook):
     def registration_request(self, window: Window) -> bytes:
         """The signed request for the tokens of leases from the start of the epoch to the end of the window.
 
-        It starts at the epoch's start, since a tenant that was away may contribute the weeks that it missed.
+        It starts at the epoch's start, since a tenant that was away may contribute the windows that it missed.
         """
-        return self._signing_key.sign(
-            RegistrationRequest(self.epoch(window[0]), self._epoch_start(window[0]), window[1])
-        )
+        return self._signing_key.sign(RegistrationRequest(self.epoch(window[0]), self.windows(window[0])[0], window[1]))
 
     def register(self, answer: bytes) -> None:
         """Stores a tenant's tokens for its own leases; a bad answer is logged and dropped."""
@@ -161,65 +143,51 @@ class Provider(LeaseBook):
 
     # ---- a round -----------------------------------------------------------------------------------------------------
 
+    def windows(self, hour: float) -> tuple[int, ...]:
+        """The edges of the windows of an hour's epoch."""
+        return windows_at(self.settings, self.plans(), hour)
+
+    def window_at(self, hour: float) -> Window:
+        """The window that holds an hour."""
+        return window_of(self.windows(hour), hour)
+
+    def plans(self) -> list[Plan]:
+        """The plans of all rounds, oldest first."""
+        return [reopened(Plan, kept.signed_plan) for kept in self.store.rounds.rounds()]
+
     def plan(self, window: Window) -> Plan:
-        """The plan for a window, with the rows that the epoch's leases support; RoundUnderWay while one collects.
+        """The plan for a window, with the rows that the epoch's leases support.
 
-        BadWindow for one that ends before the series is opened next. Rounds that wait for a trustee do not stand in its
-        way: the next one is collected behind them. Over the window of `unheard_weeks` it is the second opening.
+        RoundUnderWay while another round is open, WeekHeld where one was held over hours of the window, MaskKeysServed
+        under mask keys of another epoch.
         """
-        waiting = self.waiting()
-        for open_ in waiting:
-            if open_.state is RoundState.COLLECTING:
-                raise RoundUnderWay(f"round {open_.plan.round_id} is still {open_.state}")
-        covered = [*(release.plan for release in self.releases()), *(open_.plan for open_ in waiting)]
-        held = any(plan.start_hour < window[1] and window[0] < plan.end_hour for plan in covered)
-        if held and window != self.unheard_weeks():
+        if open_ := self.unfinished():
+            raise RoundUnderWay(f"round {open_.plan.round_id} is still {open_.state}")
+        plans = self.plans()
+        if any(plan.start_hour < window[1] and window[0] < plan.end_hour for plan in plans):
             raise WeekHeld(f"a round already covers hours {window[0]}–{window[1]}")
-        earlier = self._goes_on_from()
-        plan = self._plan(window, earlier)
-        return plan if earlier is None or _may_follow(earlier, plan) else self._plan(window, None)
-
-    def unheard_weeks(self) -> Window | None:
-        """The window of the last round, where its series is opened a second time and members missed the first.
-
-        None once that was held or given up.
-        """
-        last = self._goes_on_from()
-        if last is None:
-            return None
-        members = self.members.chain.at(last.directory).by_id.keys() & self.directory.by_id.keys()
-        return last.window if is_opened_again(self.store.rounds, last, members) else None
-
-    def _plan(self, window: Window, earlier: Plan | None) -> Plan:
-        round_id = self.new_round_id()
-        since = self.last_end_hour()
-        series = next_series(self.settings, round_id, window, earlier, since)
-        if series is not None and window[1] < series.opens_hour:
-            raise BadWindow(
-                f"hours {window[0]}–{window[1]} end before hour {series.opens_hour}, when the series is opened next",
-                hint="no action: tenants count these weeks in that round; `openings` in provider.toml says which weeks",
-            )
-        owned = self._owned(self.epoch(window[0]), series.start_hour if series else window[0], window[1])
-        known = self.store.leases(self._epoch_start(window[0]), window[1])
-        leases = [as_owned(lease, owned) for lease in known]
-        trustees, head = self._mask_trustees_of(series, earlier), self.directory.head
-        plan = make_plan(
-            self.settings,
-            round_id,
-            window,
-            leases,
-            trustees,
-            directory=head,
-            members=len(self.directory.members),
-            seen=self._seen(),
-            earlier=earlier,
-            uncounted_since=since,
-            bundle=self._published(),
-        )
-        if self.settings.new_mask_keys:
-            check_mask_keys(plan, (reopened(Plan, kept.signed_plan) for kept in self.store.rounds.rounds()))
+        plan = self._plan(window)
+        check_mask_keys(plan, plans)
         self._warn_of_noise(plan)
         return plan
+
+    def _plan(self, window: Window) -> Plan:
+        windows = self.windows(window[0])
+        owned = self._owned(self.epoch(window[0]), windows[0], window[1])
+        known = self.store.leases(windows[0], window[1])
+        members, seen = self._last_attendance()
+        return make_plan(
+            self.settings,
+            self.new_round_id(),
+            window,
+            [as_owned(lease, owned) for lease in known],
+            self.mask_trustees(),
+            windows=windows,
+            directory=self.directory.head,
+            members=members,
+            seen=seen,
+            bundle=self._published(),
+        )
 
     def _warn_of_noise(self, plan: Plan) -> None:
         """Warns where the noise of a round would have more than twice the variance that its epsilon asks for."""
@@ -238,9 +206,6 @@ class Provider(LeaseBook):
         newest = self.store.newest_bundle()
         return None if newest is None else PublishedBundle(newest[0], digest(newest[1]))
 
-    def _epoch_start(self, hour: float) -> int:
-        return self.epoch(hour) * self.settings.weeks_per_epoch * HOURS_PER_WEEK
-
     def new_round_id(self) -> RoundId:
         """A fresh random id for a round."""
         return RoundId(self._random_bytes(RoundId.length))
@@ -249,97 +214,54 @@ class Provider(LeaseBook):
         """The trustees that mask: the last three of the directory, so that of five, three sign and three mask."""
         return tuple(MaskTrustee(trustee.index, trustee.mask_key) for trustee in self.directory.trustees[-MASK_SEATS:])
 
-    def _mask_trustees_of(self, series: Series | None, earlier: Plan | None) -> tuple[MaskTrustee, ...]:
-        """Those of the series that goes on, while its mask keys are held, also by successors; else those of now."""
-        if series is None or not series.position or earlier is None:
-            return self.mask_trustees()
-        held = all(self.directory.masks(one.index, one.mask_key, goes_on=True) for one in earlier.trustees)
-        return earlier.trustees if held else self.mask_trustees()
-
     def open_round(self, plan: Plan) -> Round:
         """Signs the plan and opens its round for contributions; LostStep where another process was faster."""
         directory = self.members.chain.at(plan.directory)
         return new_round(self.store.rounds, self._signing_key, directory, plan, self._evidence(plan), alone=True)
 
-    def waiting(self) -> list[Round]:
-        """The rounds that are neither released nor refused, oldest first: they are opened in this order."""
-        ended = RoundState.RELEASED, RoundState.REFUSED
-        return [self._round(kept) for kept in self.store.rounds.rounds() if kept.state not in ended]
-
     def _round(self, kept: KeptRound) -> Round:
         directory = self.members.chain.at(reopened(Plan, kept.signed_plan).directory)
         return Round(self.store.rounds, self._signing_key, directory, kept.signed_plan, self.directory)
 
-    def history(self, round_: Round, trustee: int) -> list[Round]:
-        """The earlier rounds of a series, oldest first, for a trustee that took its seat since the series began.
-
-        None for one that was there: it remembers them.
-        """
-        rounds = [self._round(kept) for kept in past_rounds(self.store.rounds, round_.plan)]
-        began = (rounds or [round_])[0].plan.directory
-        then, now = self.members.chain.at(began).trustee(trustee), self.directory.trustee(trustee)
-        return [] if then.verify_key == now.verify_key else [*rounds, round_]
-
     def unfinished(self) -> Round | None:
-        """The oldest round that is neither released nor refused, if there is one."""
-        return next(iter(self.waiting()), None)
+        """The open round, which is neither released nor refused, if there is one."""
+        kept = next((kept for kept in self.store.rounds.rounds() if kept.state not in ENDED), None)
+        return None if kept is None else self._round(kept)
 
-    def refuse(self, round_: Round) -> list[RoundId]:
-        """Ends a round without a release, and those that wait behind it in its series, which went on from it."""
-        behind = [
-            other
-            for other in self.waiting()
-            if _same_series(round_.plan, other.plan) and other.plan.position > round_.plan.position
-        ]
-        for ended in (*reversed(behind), round_):
-            ended.refuse()
-        return [round_.plan.round_id, *(other.plan.round_id for other in behind)]
+    def ended(self, window: Window) -> bytes:
+        """EndedRounds: who was counted in the rounds before a window, in its epoch; empty bytes where none has ended.
+
+        A round of which trustees endorsed no set is not among them.
+        """
+        epoch = self.epoch(window[0])
+        rounds = (self._round(kept) for kept in self.store.rounds.rounds() if kept.state in ENDED)
+        found = [ended for round_ in rounds if round_.plan.epoch == epoch and (ended := round_.ended())]
+        in_order = sorted(found, key=lambda ended: ended.endorsed.start_hour)
+        return encode(EndedRounds(tuple(in_order))) if found else b""
+
+    def _endorsed_sets(self, plan: Plan) -> list[EndorsedSet]:
+        ended = self.ended(plan.window)
+        return [one.endorsed for one in decode(EndedRounds, ended).rounds] if ended else []
 
     def receive(self, round_: Round, answer: bytes) -> None:
         """Stores a contribution; a bad one is logged and dropped."""
         with _dropping_bad_answers():
-            round_.receive(answer)
-
-    def unheard(self, round_: Round) -> frozenset[Digest]:
-        """Contributions to earlier rounds of the series that those who answered have sent and that did not arrive."""
-        return unheard(self.store.rounds, round_.plan)
-
-    def unheard_request(self, wanted: Iterable[Digest]) -> bytes:
-        """The signed question for these contributions."""
-        return self._signing_key.sign(UnheardRequest(tuple(sorted(wanted))))
-
-    def receive_late(self, wanted: Container[Digest], answer: bytes) -> None:
-        """Stores contributions to earlier rounds, by the digests of their headers; a bad one is logged and dropped."""
-        with _dropping_bad_answers():
-            for contribution in decode(Unheard, answer).contributions:
-                self._receive_late(wanted, contribution)
-
-    def _receive_late(self, wanted: Container[Digest], contribution: bytes) -> None:
-        header = decode(Contribution, contribution).header
-        named = reopened(ContributionHeader, header)
-        try:
-            kept = self.store.rounds.get(named.round_id)
-        except KeyError as error:
-            raise PeerFault(f"tenant {named.tenant} sent a contribution to no round") from error
-        if digest(header) in wanted and is_over(kept):
-            self._round(kept).receive_late(contribution)
+            round_.receive(answer, self._endorsed_sets(round_.plan))
 
     def close_round(self, round_: Round) -> None:
         """Fixes the set of contributions, in random groups; CohortTooSmall while there are too few."""
-        group = self._grouping(round_.plan)
-        round_.close(group, past_of(self.store.rounds, round_.plan))
+        round_.close(self._grouping(round_.plan))
 
     def drop_refused(self, round_: Round, refusals: Sequence[MemberRefused]) -> None:
         """Drops the contribution that all trustees refuse; raises a refusal if they do not agree on one."""
         named = {refusal.what.partition(":")[0] for refusal in refusals}
-        late = (header.tenant for _plan, headers in round_.late for header in headers)
-        blamed = [tenant for tenant in {*round_.contributors, *late} if str(tenant) in named]
+        blamed = [tenant for tenant in round_.contributors if str(tenant) in named]
         if len(blamed) != 1 or len(named) != 1 or len(refusals) < len(round_.plan.trustees):
             raise refusals[0]
         logger.warning(
             "round %s goes on without %s", round_.plan.round_id, refusals[0].what, extra={"event": "dropped"}
         )
-        round_.drop(blamed[0], self._grouping(round_.plan), past_of(self.store.rounds, round_.plan))
+        round_.drop(blamed[0], self._grouping(round_.plan))
 
     def _grouping(self, plan: Plan) -> Grouping:
         def group(contributors: Sequence[TenantId]) -> Sequence[Sequence[TenantId]]:
@@ -371,18 +293,14 @@ class Provider(LeaseBook):
         return [gate.from_bytes(data) for data in self.store.releases()]
 
     def withdraw_ahead(self, now_hour: float) -> None:
-        """Forgets rounds over weeks that have not ended, to which nobody has contributed.
+        """Forgets a round over hours that have not ended, to which nobody has contributed.
 
-        A clock that was ahead opened them, and tenants with right clocks refuse them; each week gets its round later.
+        A clock that was ahead opened it, and tenants with right clocks refuse it; each window gets its round later.
         """
-        for round_ in self.waiting():
-            if round_.plan.end_hour > now_hour and self.store.rounds.withdraw(round_.plan.round_id):
-                what = round_.plan.round_id, round_.plan.end_hour, now_hour
-                logger.warning("round %s ends at hour %d, and it is hour %.1f: withdrawn", *what)
-
-    def opens_hour(self, uncounted_since: int) -> int:
-        """The end of the week after which the next round is due, if since that hour no round has counted."""
-        return next_opening(self.settings, self._goes_on_from(), uncounted_since)
+        round_ = self.unfinished()
+        if round_ and round_.plan.end_hour > now_hour and self.store.rounds.withdraw(round_.plan.round_id):
+            what = round_.plan.round_id, round_.plan.end_hour, now_hour
+            logger.warning("round %s ends at hour %d, and it is hour %.1f: withdrawn", *what)
 
     def newest_bundle(self) -> bytes | None:
         """The signed bytes of the newest bundle."""
@@ -404,36 +322,16 @@ class Provider(LeaseBook):
             if owned.tenant in directory.by_id and first_hour < owned.end_hour <= end_hour
         ]
 
-    def _goes_on_from(self) -> Plan | None:
-        """The plan of the last round that waits or was released, if the next round may continue its series."""
-        waiting, releases = self.waiting(), self.store.releases()
-        last = gate.from_bytes(releases[-1]).plan if releases else None
-        last = waiting[-1].plan if waiting else last
-        return None if last is None or is_broken(self.store.rounds, last) else last
+    def _last_attendance(self) -> tuple[int, int]:
+        """How many were members when the last round was released, and answered in its smallest group.
 
-    def _seen(self) -> int:
-        """How many answered in the smallest group of the last round; 0 before the first."""
+        All members of now, and 0, before the first. Tenants rely on no more than they have seen enrolled.
+        """
         releases = self.store.releases()
-        return gate.from_bytes(releases[-1]).smallest_group if releases else 0
-
-
-def _may_follow(earlier: Plan, plan: Plan) -> bool:
-    """Whether trustees and tenants would accept `plan` as a continuation of the series of `earlier`.
-
-    They do not after a change of settings, nor where a row that must stay has lost owners: then a new series begins.
-    """
-    if plan.series is None or plan.position == 0:
-        return True
-    rarest = plan.rarest_row
-    try:
-        check_continues(earlier, plan)
-    except PlanRefused:
-        return False
-    return rarest is None or rarest[1] >= plan.owners_minimum
-
-
-def _same_series(one: Plan, other: Plan) -> bool:
-    return one.series is not None and other.series is not None and one.series.name == other.series.name
+        if not releases:
+            return len(self.directory.members), 0
+        last = gate.from_bytes(releases[-1])
+        return len(self.members.chain.at(last.plan.directory).members), last.smallest_group
 
 
 @contextmanager

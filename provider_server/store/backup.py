@@ -9,7 +9,7 @@ whoever writes meanwhile. A file that was cut short or altered anywhere is refus
 A round that is under way goes on from a backup as from the store. What happened since is lost: tenants and trustees
 remember it, repeat what they answered, and refuse to answer anything else for the same round. A step that the store
 took alone (a new round, the one request of a round) and has told to somebody since cannot be taken back: give such a
-round up, or the series that it belongs to.
+round up.
 
 Hints that were made since are lost as well, and their numbers are not given again (`provider_server.store.hint_store`).
 

@@ -1,7 +1,7 @@
 """Rounds in SQL: what came in, what was asked, and how far it got. Every method commits before it returns.
 
 A state changes only from the state that the caller saw, so two processes on one store cannot both take a step. What a
-round leaves behind (release, masked counts for the weeks to come, suspicion) is committed together with its last state.
+round leaves behind (release, suspicion) is committed together with its last state, and its contributions are dropped.
 """
 
 import json
@@ -25,27 +25,29 @@ class RoundState(StrEnum):
     """The states of a round."""
 
     COLLECTING = "collecting"
-    COLLECTED = "collected"
     ENDORSING = "endorsing"
     UNMASKING = "unmasking"
+    GIVING_UP = "giving_up"
     RELEASED = "released"
     REFUSED = "refused"
 
 
 TRANSITIONS = {
-    RoundState.COLLECTING: {RoundState.COLLECTED, RoundState.ENDORSING, RoundState.REFUSED},
-    RoundState.COLLECTED: {RoundState.ENDORSING, RoundState.REFUSED},
-    RoundState.ENDORSING: {RoundState.UNMASKING, RoundState.REFUSED},
+    RoundState.COLLECTING: {RoundState.ENDORSING, RoundState.GIVING_UP},
+    RoundState.ENDORSING: {RoundState.UNMASKING, RoundState.GIVING_UP},
     RoundState.UNMASKING: {RoundState.RELEASED, RoundState.REFUSED},
+    RoundState.GIVING_UP: {RoundState.REFUSED},
     RoundState.RELEASED: set[RoundState](),
     RoundState.REFUSED: set[RoundState](),
 }
+ENDED = frozenset(state for state, following in TRANSITIONS.items() if not following)
 
 
 class Answer(StrEnum):
-    """What trustees answer."""
+    """What trustees answer: an endorsement of the request, or of the empty set, or a share."""
 
     ENDORSEMENT = "endorsement"
+    EMPTY = "empty"
     SHARE = "share"
 
 
@@ -78,16 +80,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a released round leaves: the release, masked counts by group, groups that do not count, and a note.
-
-    `late` names contributions to earlier rounds that it counted.
-    """
+    """What a released round leaves: the release, and a note on suspects."""
 
     release: bytes
-    masked_counts: Sequence[bytes] = ()
-    left_out: frozenset[int] = frozenset()
     suspicion: Mapping[str, Any] = field(default_factory=dict)
-    late: Sequence[tuple[RoundId, TenantId]] = ()
 
 
 class RoundStore:
@@ -107,7 +103,7 @@ class RoundStore:
     ) -> None:
         """Keeps a new round; IntegrityError for a second one of its name.
 
-        If it is to be `alone`, LostStep where another one collects: two processes have planned at once.
+        If it is to be `alone`, LostStep where another one is open: two processes have planned at once.
         """
         row = {
             "round_id": bytes(round_id),
@@ -115,14 +111,14 @@ class RoundStore:
             "signed_plan": signed_plan,
             "ownerships": msgspec.msgpack.encode(ownerships),
         }
-        collecting = sa.select(tables.rounds.c.round_id).where(tables.rounds.c.state == RoundState.COLLECTING)
+        is_open = sa.select(tables.rounds.c.round_id).where(tables.rounds.c.state.not_in(ENDED))
         with (
             self._engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection,
             connection.begin(),
         ):
             if alone and connection.dialect.name == "postgresql":
                 connection.execute(sa.text("LOCK TABLE rounds IN EXCLUSIVE MODE"))
-            if alone and (other := connection.execute(collecting).scalar()) is not None:
+            if alone and (other := connection.execute(is_open).scalar()) is not None:
                 raise LostStep(f"another process has opened round {RoundId(other)}")
             connection.execute(sa.insert(tables.rounds).values(row))
 
@@ -160,20 +156,14 @@ class RoundStore:
             _move(connection, round_id, before, after, {} if request is None else {"request": request})
 
     def finish(self, round_id: RoundId, before: str, after: str, outcome: Outcome) -> None:
-        """Takes a round to its end, with all that it leaves, or nothing of it; its contributions are dropped."""
+        """Takes a round to its end, with all that it leaves, or nothing of it."""
         name = bytes(round_id)
         with self._engine.begin() as connection:
-            _move(connection, round_id, before, after, {"ownerships": None})
+            _move(connection, round_id, before, after, {})
             connection.execute(sa.insert(tables.releases).values(round_id=name, release=outcome.release))
-            for group, words in enumerate(outcome.masked_counts):
-                row = {"round_id": name, "group": group, "left_out": group in outcome.left_out, "words": words}
-                connection.execute(sa.insert(tables.masked_counts).values(row))
             connection.execute(sa.delete(tables.notes).where(tables.notes.c.name == SUSPICION))
             note = json.dumps(outcome.suspicion, sort_keys=True)
             connection.execute(sa.insert(tables.notes).values(name=SUSPICION, note=note))
-            connection.execute(sa.delete(tables.contributions).where(tables.contributions.c.round_id == name))
-            for earlier, tenant in outcome.late:
-                connection.execute(sa.delete(tables.contributions).where(_of(earlier, tenant)))
 
     def add_contribution(self, round_id: RoundId, tenant: TenantId, message: bytes) -> bytes:
         """Keeps a tenant's contribution unless there is one; returns the one that is kept."""
@@ -184,21 +174,18 @@ class RoundStore:
                 connection.execute(sa.insert(tables.contributions).values(row))
         return message if kept is None else kept.message
 
-    def drop_contribution(
-        self, round_id: RoundId, tenant: TenantId, request: bytes, late: Sequence[RoundId] = ()
-    ) -> None:
-        """Takes a tenant's contributions out of a round, and replaces the request that named them by one without.
+    def drop_contribution(self, round_id: RoundId, tenant: TenantId, request: bytes) -> None:
+        """Takes a tenant's contribution out of a round, and replaces the request that named it by one without.
 
         IntegrityError once a trustee has endorsed: a request is final then.
         """
         with self._alone(round_id) as connection:
-            for of in (round_id, *late):
-                connection.execute(sa.delete(tables.contributions).where(_of(of, tenant)))
+            connection.execute(sa.delete(tables.contributions).where(_of(round_id, tenant)))
             named = tables.rounds.c.round_id == bytes(round_id)
             connection.execute(sa.update(tables.rounds).where(named).values(request=request))
 
     def contributors(self, round_id: RoundId) -> set[TenantId]:
-        """Whose contributions are kept: of a round that is released, those that came too late and count later."""
+        """Whose contributions are kept; none of a round that is over."""
         column = tables.contributions.c
         query = sa.select(column.tenant).where(column.round_id == bytes(round_id))
         with self._engine.connect() as connection:
@@ -231,13 +218,6 @@ class RoundStore:
         with self._engine.connect() as connection:
             return _answers(connection, round_id, kind)
 
-    def masked_counts(self, round_id: RoundId) -> list[tuple[int, bool, bytes]]:
-        """Of a round of a series: group, whether it was left out, and the sum of its masked counts."""
-        column = tables.masked_counts.c
-        query = sa.select(tables.masked_counts).where(column.round_id == bytes(round_id)).order_by(column.group)
-        with self._engine.connect() as connection:
-            return [(row.group, row.left_out, row.words) for row in connection.execute(query)]
-
     def suspicion(self) -> dict[str, Any]:
         """What the rounds so far say about tenants; empty before the first."""
         query = sa.select(tables.notes.c.note).where(tables.notes.c.name == SUSPICION)
@@ -268,8 +248,12 @@ def _move(
 ) -> None:
     column = tables.rounds.c
     step = sa.update(tables.rounds).where(column.round_id == bytes(round_id), column.state == before)
-    if connection.execute(step.values(state=after, **also)).rowcount != 1:
+    over = {"ownerships": None} if after in ENDED else {}
+    if connection.execute(step.values(state=after, **also, **over)).rowcount != 1:
         raise LostStep(f"round {round_id} is no longer {before}")
+    if after in ENDED:
+        dropped = tables.contributions.c.round_id == bytes(round_id)
+        connection.execute(sa.delete(tables.contributions).where(dropped))
 
 
 def _answers(connection: sa.Connection, round_id: RoundId, kind: Answer) -> dict[int, bytes]:

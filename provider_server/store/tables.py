@@ -66,14 +66,6 @@ answers = sa.Table(
     sa.Column("trustee", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("message", sa.LargeBinary, nullable=False),
 )
-masked_counts = sa.Table(
-    "masked_counts",
-    metadata,
-    sa.Column("round_id", sa.LargeBinary, primary_key=True),
-    sa.Column("group", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("left_out", sa.Boolean, nullable=False),
-    sa.Column("words", sa.LargeBinary, nullable=False),
-)
 node_keys = sa.Table(
     "node_keys",
     metadata,

@@ -17,7 +17,7 @@ MISSED = 1
 
 
 class AttainedRow(TypedDict):
-    """The share of job-weeks whose goodput was at least `goodput`, with its 95% interval."""
+    """The share of leases whose goodput was at least `goodput`, with its 95% interval."""
 
     goodput: float
     share: float
@@ -26,7 +26,7 @@ class AttainedRow(TypedDict):
 
 
 class QuantileRow(TypedDict):
-    """The goodput that this share of the job-weeks stayed below lies from `low` to `high`, by the 95% intervals."""
+    """The goodput that this share of the leases stayed below lies from `low` to `high`, by the 95% intervals."""
 
     share: float
     low: float
@@ -34,7 +34,7 @@ class QuantileRow(TypedDict):
 
 
 class ContextRow(TypedDict):
-    """A context by token, and by name where provider.toml has it: noisy job-weeks, and whether it misses the aim."""
+    """A context by token, and by name where provider.toml has it: noisy leases, and whether it misses the aim."""
 
     context: str
     name: str
@@ -61,13 +61,13 @@ def expectations(
     home: Home = None,
     database: Database = None,
     target: Annotated[float, typer.Option(help="A goodput: 0.5, 0.8, 0.9 or 0.95.")] = 0.9,
-    aim: Annotated[float, typer.Option(min=0, max=1, help="The share of job-weeks that are to reach it.")] = 0.9,
+    aim: Annotated[float, typer.Option(min=0, max=1, help="The share of leases that are to reach it.")] = 0.9,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Show on each context how many job-weeks reached a goodput, for all tenants together.
+    """Show on each context how many leases reached a goodput, for all tenants together.
 
-    From the newest release that counts job-weeks by goodput. Intervals are of what was counted: they know the noise.
+    From the newest release that counts leases by goodput. Intervals are of what was counted: they know the noise.
     Contexts that miss the aim are named at a false discovery rate of 10%.
 
     Exit code 0: no context is named. 1: one is. 3: no release counts goodput yet.
@@ -111,7 +111,7 @@ def _row(one: "ContextGoodput", name: str) -> ContextRow:
 
 def _lines(row: ContextRow, view: ExpectationsView) -> list[str]:
     said = f"fewer than {view['aim']:.0%} reach {view['target']:.0%}" if row["missed"] else "not named"
-    total = f"{row['job_weeks']:.0f} job-weeks (noise of a band ± {view['noise_sd']:.0f})"
+    total = f"{row['job_weeks']:.0f} leases (noise of a band ± {view['noise_sd']:.0f})"
     shares = "; ".join(
         f"{one['goodput']:.0%} in {one['share']:.0%} ({one['low']:.0%} to {one['high']:.0%})" for one in row["attained"]
     )

@@ -233,7 +233,7 @@ def _enrol_line(row: EnrolRow) -> str:
 def serve(
     home: Home = None,
     database: Database = None,
-    every: Annotated[str, typer.Option(help="When to hold rounds: week or manual. Overrides provider.toml.")] = "",
+    every: Annotated[str, typer.Option(help="When to hold rounds: window or manual. Overrides provider.toml.")] = "",
     log_format: LogFormat = Format.JSON,
     *,
     check: Annotated[
@@ -298,11 +298,11 @@ def round_(
     timeout_s: Annotated[float, typer.Option(help="Seconds to wait for the outcome.")] = 7200.0,
     *,
     give_up: Annotated[
-        bool, typer.Option("--give-up", help="Abandon the oldest open round, and those behind it, instead.")
+        bool, typer.Option("--give-up", help="Abandon the open round instead; its units count in the next one.")
     ] = False,
     as_json: AsRows = False,
 ) -> None:
-    """Hold a round now on the running server, over the last whole week or a window of whole weeks."""
+    """Hold a round now on the running server, over the last whole window or another one of its epoch."""
     place = required(home)
     if (start is None) != (end is None):
         raise typer.BadParameter("pass both --start and --end, or neither")

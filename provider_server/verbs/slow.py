@@ -17,7 +17,7 @@ NAMED = 1
 
 
 class PaceRow(TypedDict):
-    """A context by token, and by name where provider.toml has it: noisy job-weeks, p-value, whether it is named."""
+    """A context by token, and by name where provider.toml has it: noisy leases, p-value, whether it is named."""
 
     context: str
     name: str
@@ -40,20 +40,20 @@ class PacesView(TypedDict):
 def slow(home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
     """Show on which contexts the jobs of all tenants together are at least a tenth slower than elsewhere.
 
-    From the newest release that counts slow job-weeks. Contexts are named at a false discovery rate of 10%.
+    From the newest release that counts slow leases. Contexts are named at a false discovery rate of 10%.
 
-    Exit code 0: no context is named. 1: one is. 3: no release counts slow job-weeks yet.
+    Exit code 0: no context is named. 1: one is. 3: no release counts slow leases yet.
     """
     from provider_server.analysis.slow_contexts import slow_contexts
 
-    lacking = "no release counts slow job-weeks: set speed_share in provider.toml, see docs/slow.md"
+    lacking = "no release counts slow leases: set speed_share in provider.toml, see docs/slow.md"
     newest, names = newest_counting(Subject.SPEED, required(home), database, lacking)
     table = newest.table(Subject.SPEED)
     slow_weeks, usual_weeks = table.at("pace", "slow"), table.at("pace", "usual")
     found = slow_contexts(table.levels("context"), slow_weeks.events, usual_weeks.events, slow_weeks.noise_variance)
     view: PacesView = {
         "version": 1,
-        "start_hour": newest.plan.first_hour,
+        "start_hour": newest.first_hour,
         "end_hour": newest.plan.end_hour,
         "noise_sd": float(table.noise_variance.max() ** 0.5),
         "contexts": [_row(one, names.get(one.context, "")) for one in found],
@@ -79,6 +79,6 @@ def _row(one: "ContextPace", name: str) -> PaceRow:
 def _line(row: PaceRow, noise_sd: float) -> str:
     said = "slower than elsewhere" if row["named"] else "not named"
     return (
-        f"{row['name'] or row['context'][:12]}: {said}: {row['slow']:.0f} of {row['watched']:.0f} job-weeks slow"
+        f"{row['name'] or row['context'][:12]}: {said}: {row['slow']:.0f} of {row['watched']:.0f} leases slow"
         f" (noise ± {noise_sd:.0f}), p = {row['p_value']:.1g}"
     )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def status(home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
-    """Show the provider's state: members, whether it serves, the week due, the last round and its privacy cost.
+    """Show the provider's state: members, whether it serves, the window due, the last round and its privacy cost.
 
     Exit code 0: nothing to do. 1: something needs attention and is named. 2: there is no provider, or it is broken.
     """
@@ -44,7 +44,7 @@ def _lines(state: "ProviderStatus") -> "Iterator[str]":
     if last:
         contributions = counted_as(last.contributions, "contribution")
         yield f"last round  hours {last.start_hour}–{last.end_hour}, {last.state}, {contributions}"
-        yield f"budget      epsilon {last.epsilon:.3f} per job-week of that round, at delta {last.delta:g}"
+        yield f"budget      epsilon {last.epsilon:.3f} per unit of that round, at delta {last.delta:g}"
     else:
         yield "last round  none yet"
     window = state.due_window

@@ -54,7 +54,7 @@ class CellRow(TypedDict):
 
 
 def release(round_id: RoundName = "", home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
-    """List the releases: window, contributors, tables, noise and privacy cost per job-week. With a round, its cells."""
+    """List the releases: window, contributors, tables, noise and privacy cost per unit. With a round, its cells."""
     from provider_server.rounds import release as gate
 
     with opened(home, database) as store:
@@ -76,7 +76,7 @@ def _summary(release: "Release") -> ReleaseRow:
         "round_id": str(plan.round_id),
         "start_hour": plan.start_hour,
         "end_hour": plan.end_hour,
-        "since_hour": plan.first_hour,
+        "since_hour": release.first_hour,
         "contributors": release.contributors,
         "epsilon": plan_loss(plan).at(plan.delta),
         "delta": plan.delta,
@@ -125,41 +125,41 @@ def _cell_line(row: CellRow) -> str:
 
 
 class LedgerRow(TypedDict):
-    """A week, and the budget that its rounds spent."""
+    """A window, and the budget that a unit in it pays."""
 
     start_hour: int
-    rounds: int
+    end_hour: int
     epsilon: float
     rho: float
     delta: float
 
 
 def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
-    """List the privacy budget spent per job-week, by week, summed over rounds. Tenants enforce their own limits."""
+    """List the privacy budget that a unit, a lease in a window, pays. Tenants enforce their own limits."""
     from crypto.signing import reopened
-    from federation.protocol.plan import HOURS_PER_WEEK, Plan
-    from provider_server.rounds.spending import spent_by_week
+    from federation.protocol.plan import Plan
+    from provider_server.rounds.spending import spent_by_window
 
     with opened(home, database) as store:
         plans = [reopened(Plan, record.signed_plan) for record in store.rounds.rounds()]
     delta = max((plan.delta for plan in plans), default=0.0)
     rows: list[LedgerRow] = [
         {
-            "start_hour": week * HOURS_PER_WEEK,
-            "rounds": rounds,
+            "start_hour": start,
+            "end_hour": end,
             "epsilon": loss.at(delta) if delta else loss.epsilon,
             "rho": loss.rho,
             "delta": delta,
         }
-        for week, (rounds, loss) in spent_by_week(plans).items()
+        for (start, end), loss in spent_by_window(plans).items()
     ]
     print_rows(rows, _ledger_line, as_json=as_json)
 
 
 def _ledger_line(row: LedgerRow) -> str:
     return (
-        f"week from hour {row['start_hour']}: {counted_as(row['rounds'], 'round')}, epsilon {row['epsilon']:.3f}"
-        f" at delta {row['delta']:.0e} (rho {row['rho']:.4f})"
+        f"hours {row['start_hour']}–{row['end_hour']}: epsilon {row['epsilon']:.3f} at delta {row['delta']:.0e}"
+        f" (rho {row['rho']:.4f})"
     )
 
 

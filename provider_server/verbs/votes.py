@@ -60,14 +60,14 @@ def votes(
         if not counted or provider.parts is None:
             raise nothing_yet("no release counts votes: set votes_share in provider.toml, see docs/votes.md")
         newest = counted[-1]
-        leases = provider.leases(newest.plan.first_hour, newest.plan.end_hour)
+        leases = provider.leases(newest.first_hour, newest.plan.end_hour)
         tokens = provider.part_tokens(newest.plan.epoch)
         found = suspected(newest, leases, provider.parts, tokens)
     named = [one for one in found if one.is_named]
     shown = [*named, *[one for one in found if not one.is_named][:most]]
     view: SuspectsView = {
         "version": 1,
-        "start_hour": newest.plan.first_hour,
+        "start_hour": newest.first_hour,
         "end_hour": newest.plan.end_hour,
         "noise_sd": found[0].noise_sd if found else 0.0,
         "suspects": [_row(one) for one in shown],

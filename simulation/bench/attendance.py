@@ -5,8 +5,8 @@
         noise is measured. `variance_over_ideal` is its variance over that which epsilon asks for,
         `variance_over_ideal_stated` what the accountant says of it, and `variance_over_ideal_before` that of shares
         which must suffice for a minimal cohort, as they were before noise had layers.
-`found` the standard scenario at epsilon 1, learnt as in `simulation.bench.learning`, when each tenant answers each week
-        with this probability, independently. Who was away counts the weeks that it missed in its next answer; the
+`found` the standard scenario at epsilon 1, learnt as in `simulation.bench.learning`, when each tenant answers each round
+        with this probability, independently. Who was away counts the windows that it missed in its next answer; the
         provider's exposure follows. Means over clouds. Rows of the tables are those of everybody's leases. In one cloud
         all attendances have the same noise but for its size, fresh for each cloud: AUROC differs by .02 from noise
         to noise, and what is asked for is the difference that attendance makes.
@@ -21,14 +21,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from crypto import continual_counting, polya
+from crypto import polya
 from crypto.ids import RoundId
 from crypto.inversion import chacha20
-from crypto.masking import Words, add_words
-from federation.protocol import life_table, noise
+from crypto.masking import add_words
+from federation.protocol import noise
 from federation.protocol.attendance import Shares
 from federation.protocol.noise import Integers, NoiseSampler
-from federation.protocol.plan import HOURS_PER_WEEK, Plan
+from federation.protocol.plan import Plan
 from provider_server.fleet.exposure import Slices, expose
 from provider_server.learning.findings import learn
 from provider_server.rounds.planning import MarginalSpec, make_plan
@@ -42,11 +42,12 @@ from tenant_client.records.journal import LabelledFailure
 from tenant_client.rounds.counts import build_tables
 
 Answering = NDArray[np.bool_]
+Told = tuple[int, LabelledFailure]
 
 MEMBERS = 200
 ATTENDANCES = (1.0, 0.9, 0.75, 0.5, 0.25)
 ANSWERING = (1.0, 0.9, 0.6)
-COLLUDING = 0.1
+COLLUDING = 0.5
 CELLS, QUICK_CELLS = 20_000, 400
 
 
@@ -62,7 +63,7 @@ class AttendanceRow(msgspec.Struct, frozen=True):
 
 
 class FoundRow(msgspec.Struct, frozen=True):
-    """How well a year's findings rank planted pairs, when this share of tenants answers each week."""
+    """How well a year's findings rank planted pairs, when this share of tenants answers each round."""
 
     answering: float
     clouds: int
@@ -101,7 +102,7 @@ def shipped(cells: int) -> Plan:
     """A plan of one marginal by a provider that sets nothing, for a directory of 200."""
     settings = replace(PlanTable().settings, marginals=(MarginalSpec("cells", ("cell",), (), 1.0),))
     levels = {"cell": tuple(str(cell) for cell in range(cells))}
-    window = 0, HOURS_PER_WEEK
+    window = settings.edges(0)[:2]
     return make_plan(settings, RoundId(bytes(16)), window, [], [NO_TRUSTEE], levels, members=MEMBERS)
 
 
@@ -109,9 +110,9 @@ def measured(plan: Plan, contributors: int, honest: int, sampler: NoiseSampler) 
     """The variance of what the honest add to an opening, over the variance that the plan asks for."""
     nothing = [np.zeros(table.shape, np.int64) for table in plan.tables]
     total = add_words(noise.contribution(plan, nothing, sampler) for _ in range(honest))
-    (opened,) = noise.open_groups(plan, [], [total], contributors)
+    (opened,) = noise.open_groups(plan, [total], contributors)
     (counts,) = noise.from_ring(plan, opened)
-    return float(np.mean(counts**2)) / plan.marginals[0].noise_scale ** 2
+    return float(np.mean(counts**2)) * noise.opened_shares(plan, contributors) / noise.noise_variances(plan, contributors)[0]
 
 
 # ---- what is found in a year -----------------------------------------------------------------------------------------
@@ -141,7 +142,7 @@ def found(engine: Engine, clouds: int, *, quick: bool) -> Iterator[tuple[float, 
 def _of_cloud(quick: bool, seed: int) -> list[tuple[float, learning.Judged]]:  # noqa: FBT001 - what all clouds share
     scenario = load("standard")
     year = learning.live(learning.small(scenario) if quick else scenario, seed)
-    truth, failures, noises = learning.true_rates(year), failures_by_week(year), os.urandom(16)
+    truth, failures, noises = learning.true_rates(year), failures_of(year), os.urandom(16)
     judged = []
     for answering in ANSWERING:
         made = releases(year, failures, present(year, answering, seed), InsecureRepeatable(noises))
@@ -188,46 +189,36 @@ def present(year: Year, answering: float, seed: int) -> Answering:
     return drawn
 
 
-def releases(
-    year: Year, failures: Sequence[Sequence[tuple[int, LabelledFailure]]], answers: Answering, sampler: NoiseSampler
-) -> list[Release]:
-    """The year's releases when these answer; `failures` has those of each week, with the number of their tenant."""
+def releases(year: Year, failures: Sequence[Told], answers: Answering, sampler: NoiseSampler) -> list[Release]:
+    """The year's releases when these answer; `failures` are those of the year, in order.
+
+    Who was not counted in the windows just before a round, of its epoch, counts them in this one.
+    """
     made: list[Release] = []
-    past: list[Words] = []
-    since = np.zeros(answers.shape[1], np.int64)  # the first week that each tenant has not answered for
+    since = np.zeros(answers.shape[1], np.int64)  # the first hour that each tenant has not been counted for
     tenants = [learning.tenant_id(number) for number in range(answers.shape[1])]
-    for number, plan in enumerate(year.plans):
-        end = plan.end_hour // HOURS_PER_WEEK
-        here = np.flatnonzero(answers[number]).tolist()
-        is_here, starts = answers[number], {tenants[one]: float(since[one] * HOURS_PER_WEEK) for one in here}
+    for is_here, plan in zip(answers, year.plans, strict=True):
+        since = np.maximum(since, plan.first_hour)  # of an epoch before, nothing is counted any more
+        starts = {tenants[one]: float(since[one]) for one in np.flatnonzero(is_here).tolist()}
         counted = [
             failure
-            for week in range(int(since[here].min()), end)
-            for tenant, failure in failures[week]
-            if is_here[tenant] and since[tenant] <= week
+            for tenant, failure in failures
+            if is_here[tenant] and since[tenant] <= failure.failure.at_h < plan.end_hour
         ]
         counts = build_tables(plan, counted, SELECTION_KEY)
-        series = made[len(made) - plan.position :]
-        past = [life_table.embed(series[-1].plan.tables, plan.tables, own) for own in past[: plan.position]]
-        past.append(np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64))
-        total = continual_counting.combine(past, plan.horizon) + learning.noise_of(plan, len(here), sampler)
+        total = noise.to_ring(plan, counts) + learning.noise_of(plan, len(starts), sampler)
         running = learning.running(year.cloud, min(starts.values()), plan.end_hour)
-        slices = Slices.by_week(starts, [year.leases[row] for row in running], plan.end_hour, plan.band_edges_hours)
-        answered = [Answered(tenants[one], int(since[one]) * HOURS_PER_WEEK) for one in here]
-        made.append(release(plan, total, answered, expose(plan, slices), series))
-        since[here] = end
+        edges = [edge for edge in plan.windows if edge <= plan.end_hour]
+        slices = Slices.by_window(starts, [year.leases[row] for row in running], edges, plan.band_edges_hours)
+        answered = [Answered(tenant, int(hour)) for tenant, hour in starts.items()]
+        made.append(release(plan, total, answered, expose(plan, slices)))
+        since[is_here] = plan.end_hour
     return made
 
 
-def failures_by_week(
-    year: Year, told: learning.Telling = learning.as_it_was
-) -> list[list[tuple[int, LabelledFailure]]]:
-    """The failures of each week as they are told, each with the number of its tenant."""
-    starts = range(0, year.cloud.scenario.weeks * HOURS_PER_WEEK, HOURS_PER_WEEK)
+def failures_of(year: Year, told: learning.Telling = learning.as_it_was) -> list[Told]:
+    """The failures of a year as they are told, each with the number of its tenant."""
     return [
-        [
-            (int(year.cloud.leases.tenant[learning.row_of(failure.failure.unit)]), failure)
-            for failure in learning.failures(year.cloud, year.leases, start, start + HOURS_PER_WEEK, told)
-        ]
-        for start in starts
+        (int(year.cloud.leases.tenant[learning.row_of(failure.failure.unit)]), failure)
+        for failure in learning.failures(year.cloud, year.leases, 0, year.plans[-1].end_hour, told)
     ]

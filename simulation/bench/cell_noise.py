@@ -1,22 +1,19 @@
-"""Noise of a cell's running total in a table of an optional subject, for a share of epsilon 1, opened as shipped."""
+"""Noise of a cell's total over the windows so far, in a table with a share of epsilon 1, under the settings as shipped.
+
+Everybody answers, so the noise of a round is that of all shares, of which half would be enough.
+"""
 
 import numpy as np
 
-from crypto.continual_counting import WEIGHT_ONE, running_total, running_variance
 from federation.protocol.noise import NoiseSampler
 from federation.protocol.subjects import Subject, norms
 from provider_server.settings import PlanTable
-from simulation.bench.votes import sigma_fresh
 from simulation.cloud.fabric import Floats
 
 
 def cell_sigma(subject: Subject, share: float, until: int) -> float:
     """Standard deviation after so many weeks, in counts; 0 without a share: no privacy."""
-    if not share:
-        return 0.0
-    opened = PlanTable().openings.index(until) + 1
-    variances = running_variance([WEIGHT_ONE**2] * opened, np.zeros(1, np.int64))
-    return sigma_fresh(share, norms(subject, 1)[1]) * float(np.sqrt(variances[0]))
+    return total_sigma(norms(subject, 1)[0] / share, until) if share else 0.0
 
 
 def cell_noise(
@@ -25,6 +22,22 @@ def cell_noise(
     """The variance after so many weeks, and a draw of the mechanism's own noise for each cell."""
     if not share:
         return 0.0, np.zeros(shape)
-    scale, opened = sigma_fresh(share, norms(subject, 1)[1]) * WEIGHT_ONE, PlanTable().openings.index(until) + 1
-    drawn = [sampler.gaussian(scale, int(np.prod(shape))).astype(np.float64).reshape(shape) for _ in range(opened)]
-    return cell_sigma(subject, share, until) ** 2, running_total(drawn)
+    drawn = total_noise(norms(subject, 1)[0] / share, until, int(np.prod(shape)), sampler)
+    return cell_sigma(subject, share, until) ** 2, drawn.reshape(shape)
+
+
+def total_sigma(scale: float, until: int) -> float:
+    """Standard deviation of a cell's total after so many weeks, where a whole noise has the scale b = `scale`."""
+    p = np.exp(-1 / scale)
+    return float(np.sqrt(_draws(until) * 2 * p) / (1 - p))
+
+
+def total_noise(scale: float, until: int, cells: int, sampler: NoiseSampler) -> Floats:
+    """A draw of it for each cell."""
+    return sum((sampler.laplace_share(scale, 1, cells) for _ in range(_draws(until))), np.zeros(cells))
+
+
+def _draws(until: int) -> int:
+    """How many whole noises were opened."""
+    settings = PlanTable()
+    return (settings.windows.index(until) + 1) * settings.cohort_minimum // settings.noise_shares

@@ -35,7 +35,6 @@ from simulation.bench import field, learning
 from simulation.bench.attendance import InsecureRepeatable
 from simulation.bench.field_cells import Cell
 from simulation.bench.impact import trial_of, with_tokens
-from simulation.bench.openings import WAYS, shipped
 from simulation.judge.histories import Histories, alone, with_bundle
 from simulation.judge.user_loop import Trial
 from simulation.run.engines import Engine
@@ -103,7 +102,7 @@ def lines(rows: CheckHistoryRows) -> Iterator[str]:
 
 def _of_cloud(shared: tuple[float, bool], seed: int) -> list[Precision]:
     visible, quick = shared
-    year = learning.live(shipped(WAYS["shipped"], quick=quick), seed)
+    year = learning.live(learning.shipped(quick=quick), seed)
     made = learning.releases(year, year.cloud.scenario.epsilon, InsecureRepeatable(os.urandom(16)))
     trial = trial_of(year.cloud, seed)
     bundles = (_bundle(year, made, weeks, visible, seed) for weeks in weeks_of(quick=quick))

@@ -1,7 +1,7 @@
 """How much time jobs waste, by when they save: by their own hazard as bundles and hints tell it, and by other rules.
 
 A year of `standard` with nodes that degrade (`simulation.judge.user_loop`), bundles at epsilon 1 and the hints that
-follow from them. Every lease after the warm-up is replayed with failures by its true hazard, the same for all ways of
+follow from them. Every lease after the first window is replayed with failures by its true hazard, the same for all ways of
 saving. Wasted are checkpoints, the work since the last one that a failure loses, and recovery: node-hours of these over
 node-hours of leases.
 
@@ -227,7 +227,7 @@ class Known:
 def known_of(world: World, bundles: Sequence[Bundle], told: Told) -> Known:
     """By the bundle in force when each lease began, and the hints about it."""
     leases, rows = world.trial.cloud.leases, world.rows
-    starts = HOURS_PER_WEEK * np.array(learning_weeks(world.trial.cloud.scenario.weeks))
+    starts = HOURS_PER_WEEK * np.array(learning_weeks(world.trial.cloud.scenario))
     period = np.searchsorted(starts, leases.start_h[rows], side="right") - 1
     edges = np.array(bundles[0].band_edges_hours[:-1])
     found: dict[tuple[int, ...], LeaseHazard | None] = {}

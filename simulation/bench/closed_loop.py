@@ -1,13 +1,13 @@
 """What remains known of mismatches in a year in which tenants heed the bundles, and what that costs.
 
 A job that goes elsewhere is no longer observed where it fails. Each cloud is a year of the `standard` scenario under
-the settings as shipped. After each opening a bundle is learnt; until the next one, jobs that start on a pair that is
+the settings as shipped. After each window a bundle is learnt; until the next one, jobs that start on a pair that is
 called worse or suspected go to the first alternative, or where their tenant runs most; a share of them stays. Failures
-of those that moved are drawn anew, and the next opening counts what happened then.
+of those that moved are drawn anew, and the next round counts what happened then.
 
 `nobody`      no job goes elsewhere: what would be known
 `all`         all go
-`all_forget`  all go, and the learner knows the newest totals alone, not the one that tells most of a pair
+`all_forget`  all go, and the learner knows the newest window alone
 `stay_N`      N in a hundred stay, at random
 
 `called_end`, `called_false`   planted and other pairs that the last bundle calls worse
@@ -21,7 +21,7 @@ Sums over clouds, but for `moved`. Clouds are the same for all ways, noise is fr
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import msgspec
@@ -35,19 +35,17 @@ from simulation.bench import learning
 from simulation.bench.attendance import InsecureRepeatable
 from simulation.bench.learning import Year
 from simulation.bench.looks import Accusations
-from simulation.bench.openings import WAYS as OPENED, shipped
 from simulation.cloud.cloud import Cloud, build_cloud, moved
 from simulation.cloud.profiles import Floats, Ints
 from simulation.judge.user_loop import Costs, Flags
 from simulation.run.engines import Engine
 
 DOUBTED = frozenset({PairJudgement.WORSE, PairJudgement.SUSPECTED})
-WORTHLESS = 1e12  # a variance under which a total tells nothing
 
 
 @dataclass(frozen=True)
 class Way:
-    """How many of the jobs stay that are told to go elsewhere, and whether the learner keeps what totals told."""
+    """How many of the jobs stay that are told to go elsewhere, and whether the learner keeps what windows before told."""
 
     stay: float
     remember: bool = True
@@ -94,7 +92,7 @@ def loops(engine: Engine, names: Sequence[str], seeds: int, *, quick: bool) -> I
 def _year(quick: bool, what: tuple[str, int]) -> LoopRow:  # noqa: FBT001 - what all years share
     name, seed = what
     way, told = WAYS[name], Accusations()
-    home = build_cloud(shipped(OPENED["shipped"], quick=quick), np.random.default_rng(seed))
+    home = build_cloud(learning.shipped(quick=quick), np.random.default_rng(seed))
     rng = np.random.default_rng((seed, 3))
     goes = rng.random(len(home.leases.start_h)) >= way.stay
     sampler, tenants = InsecureRepeatable(os.urandom(16)), home.scenario.tenants
@@ -102,7 +100,7 @@ def _year(quick: bool, what: tuple[str, int]) -> LoopRow:  # noqa: FBT001 - what
     while (later := learning.with_next_round(year)) is not None:
         year = later
         plan = year.plans[-1]
-        made.append(learning.opened(year, plan, learning.noise_of(plan, tenants, sampler), made))
+        made.append(learning.opened(year, len(made), learning.noise_of(plan, tenants, sampler)))
         pairs = _judged(year, made, told, remember=way.remember)
         context = np.where(home.leases.start_h >= plan.end_hour, home.leases.context, year.cloud.leases.context)
         if goes.any():
@@ -128,16 +126,11 @@ def _year(quick: bool, what: tuple[str, int]) -> LoopRow:  # noqa: FBT001 - what
 def _judged(year: Year, made: Sequence[Release], told: Accusations, *, remember: bool) -> dict[Numbers, PairFinding]:
     """What the bundle after these releases says of each pair, by the numbers of workload and context."""
     known = [lease for lease in year.leases if lease.start_h < made[-1].plan.end_hour]
-    newest = made if remember else [*map(_worthless, made[:-1]), made[-1]]
+    newest = made if remember else made[-1:]
     named = list(learning.numbered(year, learn(newest, known), 0))
     pairs = within_budget([pair for pair, _ in named], told.charges)
     told.add(pairs)
     return {numbers: pair for pair, (_, numbers) in zip(pairs, named, strict=True)}
-
-
-def _worthless(made: Release) -> Release:
-    tables = (replace(table, noise_variance=np.full(table.shape, WORTHLESS)) for table in made.tables)
-    return replace(made, tables=tuple(tables))
 
 
 def _go(home: Cloud, pairs: Mapping[Numbers, PairFinding], context: Ints, who: Flags) -> None:

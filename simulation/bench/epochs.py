@@ -1,10 +1,10 @@
 """Two years over a change of epoch: what is found with and without links between the tokens of both.
 
-Each cloud is the `standard` scenario for 104 weeks under the provider's settings as shipped: two epochs, each opened
-six times. Tokens change with the epoch. Contexts are renamed by the provider in both cases; workloads only where
+Each cloud is the `standard` scenario for 104 weeks under the provider's settings as shipped: two epochs of
+four windows. Tokens change with the epoch. Contexts are renamed by the provider in both cases; workloads only where
 tenants link them, and here all do. Releases, with their noise, are the same with and without.
 
-`auroc`, `average_precision`, `found_share`   of the pairs of the current epoch's tokens, as in `bench openings`
+`auroc`, `average_precision`, `found_share`   of the pairs of the current epoch's tokens, as in `bench learning`
 """
 
 import os
@@ -18,10 +18,7 @@ from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.learning.findings import learn
 from provider_server.learning.links import Names, renamed
 from simulation.bench import attendance, learning
-from simulation.bench.openings import SHIPPED, shipped
 from simulation.cloud.scenario import Scenario
-
-QUICK_EPOCH = 13
 
 
 class EpochsRow(msgspec.Struct, frozen=True):
@@ -43,7 +40,7 @@ class EpochsFigures(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Seen:
-    """The findings of one cloud after an opening."""
+    """The findings of one cloud after a round."""
 
     linked: bool
     weeks: int
@@ -53,18 +50,17 @@ class Seen:
 
 def scenario(*, quick: bool) -> Scenario:
     """Two epochs of the standard scenario under the settings as shipped."""
-    one = shipped(SHIPPED.openings, quick=quick)
-    weeks = QUICK_EPOCH if quick else SHIPPED.weeks_per_epoch
-    return msgspec.structs.replace(one, horizon_weeks=weeks, weeks=2 * weeks)
+    one = learning.shipped(quick=quick)
+    return msgspec.structs.replace(one, weeks=2 * one.windows[-1])
 
 
 def seen(clouds: int, *, quick: bool) -> Iterator[Seen]:
-    """One after another: each cloud, from the last opening of the first epoch on, without links and with them."""
+    """One after another: each cloud, from the last round of the first epoch on, without links and with them."""
     for seed in range(clouds):
         year = learning.live(scenario(quick=quick), seed)
         answers = attendance.present(year, 1.0, seed)
         noise = attendance.InsecureRepeatable(os.urandom(16))
-        made = attendance.releases(year, attendance.failures_by_week(year), answers, noise)
+        made = attendance.releases(year, attendance.failures_of(year), answers, noise)
         truth = learning.true_rates(year)
         (last,) = (at for at, one in enumerate(made[:-1]) if made[at + 1].plan.epoch > one.plan.epoch)
         for at in range(last, len(made)):

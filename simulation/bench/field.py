@@ -207,7 +207,7 @@ def _found(year: Year, cell: Cell, seed: int, sampler: NoiseSampler, bound: Boun
     """What is learnt of a year where tenants answer, tell and are seen as the cell says."""
     telling = cell.telling(seed)
     if cell.answering < 1.0:
-        failures = attendance.failures_by_week(year, telling or learning.as_it_was)
+        failures = attendance.failures_of(year, telling or learning.as_it_was)
         made = attendance.releases(year, failures, attendance.present(year, cell.answering, seed), sampler)
     else:
         made = learning.releases(learning.retold(year, telling) if telling else year, cell.epsilon, sampler)

@@ -1,6 +1,6 @@
 """Kinds of cloud for `bench field`: one factor at a time away from the standard cloud, corners, and sizes by epsilon.
 
-Every cloud is opened at the weeks that provider.toml has as shipped. Corners change seven factors at once, by the
+Every cloud has the windows that provider.toml has as shipped. Corners change seven factors at once, by the
 design of Plackett and Burman (1946) in 12 runs: each factor is changed in six of them, each two together in three.
 Sizes are clouds with failures as rare as Meta reports, at several epsilons. Priced cells are what optional marginals
 leave of an epsilon of 1, such as votes.
@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 
 from federation.protocol.causes import CAUSES, Domain
-from federation.protocol.privacy_cost import zcdp_epsilon, zcdp_rho
 from provider_server.settings import PlanTable
 from simulation.bench import learning
 from simulation.bench.learning import Telling
@@ -27,7 +26,6 @@ MISREPORTED, SELDOM = 0.2, 0.12
 CARELESS = 3  # the tenant that runs on one context alone
 POOR_LOGS, LOST = 0, 0.6  # the workload whose failures have no known reason, and how many of them
 FEW_ANSWER = 0.6
-DELTA = 1e-8
 EPSILONS = (0.5, 1.0, 2.0, 4.0, None)
 
 
@@ -54,7 +52,7 @@ class Cell:
 
     def played(self, *, quick: bool) -> Scenario:
         """Its scenario, small if `quick`."""
-        changed = msgspec.structs.replace(load(self.scenario), openings=PlanTable().openings, **self.changes)
+        changed = msgspec.structs.replace(load(self.scenario), windows=PlanTable().windows, **self.changes)
         return learning.small(changed) if quick else changed
 
     def telling(self, seed: int) -> Telling | None:
@@ -169,7 +167,7 @@ SIZED: Mapping[str, Callable[[], Cell]] = MappingProxyType(
 
 def _priced(name: str, share: float) -> Cell:
     """What is left for the tables of failures where optional marginals get a share of the budget."""
-    return replace(CELLS[name](), epsilon=zcdp_epsilon((1 - share) * zcdp_rho(1.0, DELTA), DELTA))
+    return replace(CELLS[name](), epsilon=1 - share)
 
 
 PRICED: Mapping[str, Callable[[], Cell]] = MappingProxyType(

@@ -20,6 +20,7 @@ import numpy as np
 from crypto.ids import Token
 from federation.protocol.bundle import Bundle
 from federation.protocol.noise import NoiseSampler
+from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.learning.bundle import compose
 from provider_server.learning.findings import Findings, learn
 from provider_server.rounds.release import Release
@@ -76,8 +77,9 @@ def trial_of(cloud: Cloud, seed: int) -> Trial:
 
 def bundles_of(year: Year, made: Sequence[Release], weeks: Sequence[int] | None = None) -> list[Bundle]:
     """The bundles that the provider publishes from these releases, in time for each of these weeks (of learning)."""
-    weeks = learning_weeks(year.cloud.scenario.weeks) if weeks is None else weeks
-    return [compose(week, (), made[:week], with_tokens(learn(made[:week], year.leases))) for week in weeks]
+    weeks = learning_weeks(year.cloud.scenario) if weeks is None else weeks
+    known = ((week, [one for one in made if one.plan.end_hour <= week * HOURS_PER_WEEK]) for week in weeks)
+    return [compose(week, (), past, with_tokens(learn(past, year.leases))) for week, past in known]
 
 
 def with_tokens(findings: Findings) -> Findings:
@@ -119,8 +121,8 @@ def _work(shared: tuple[NoiseSampler, Asked], seed: int) -> list[tuple[str, Impa
 def _of_seed(scenario: Scenario, seed: int, sampler: NoiseSampler, asked: Asked) -> Iterator[tuple[str, Impact]]:
     cloud = build_cloud(scenario, np.random.default_rng(seed))
     trial = trial_of(cloud, seed)
-    weeks = learning_weeks(scenario.weeks)[: 1 if asked.first else None]
-    world, year = world_of(trial, len(weeks)), _lived(cloud, weeks[-1])
+    weeks = learning_weeks(scenario)[: 1 if asked.first else None]
+    world, year = world_of(trial, len(weeks)), _lived(cloud, len(weeks))
     for name, epsilon in EPSILONS.items():
         own = [level for level in asked.levels if level.startswith(name) or (level == ALONE and name == JOINED)]
         heard = [level for level in own if CLOSED not in level]
@@ -164,12 +166,10 @@ def heeded(world: World, weeks: Sequence[int], sampler: NoiseSampler, *, with_hi
     context, placed = home.leases.context.copy(), check_all(world, [], on_warning)
     while len(bundles) < len(weeks) and (later := with_next_round(year)) is not None:
         year, plan = later, later.plans[-1]
-        made.append(opened(year, plan, noise_of(plan, home.scenario.tenants, sampler), made))
-        if len(made) not in weeks:
-            continue
+        made.append(opened(year, len(made), noise_of(plan, home.scenario.tenants, sampler)))
         own = OwnHistory(Histories(trial_of(year.cloud, world.trial.seed)), with_bundle) if with_history else None
         earlier = [None] * len(bundles)
-        bundles += bundles_of(year, made, [len(made)])
+        bundles += bundles_of(year, made, [plan.end_hour // HOURS_PER_WEEK])
         now = check_all(world, [*earlier, bundles[-1]], on_warning, own=own)
         going = now.refused
         placed = replace(placed, context=np.where(going, now.context, placed.context), refused=placed.refused | going)

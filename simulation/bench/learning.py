@@ -1,10 +1,9 @@
 """How well the provider learns from a year of the `standard` scenario: without privacy, at epsilon 1 and at epsilon 2.
 
-Each seed is a cloud of its own, with planted truth. From it comes what the federation would have opened week by week,
-without the cost of the federation: exact tables by the tenants' own counting rules, rows by the provider's own plans,
-the weighted sums of a series under noise of the law and scale that all tenants together would add (a sum of their
-shares is within the accountant's tolerance of one discrete Gaussian of the summed variance), decoded by the release
-gate. `provider_server.learning.findings.learn` sees these releases and the leases, and nothing else. Masks, messages,
+Each seed is a cloud of its own, with planted truth. From it comes what the federation would have opened window by
+window, without the cost of the federation: exact tables by the tenants' own counting rules, rows by the provider's own
+plans, under noise of the law that all tenants together add (their shares of discrete Laplace noise add up to one share
+of the summed size), and the release gate. `provider_server.learning.findings.learn` sees these releases and the leases, and nothing else. Masks, messages,
 ledgers and databases are left out: none of them changes a released number.
 
 `auroc`, `average_precision`   how well `probability_worse` ranks planted pairs among all rows of a single workload;
@@ -24,6 +23,8 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from hashlib import sha256
+from itertools import pairwise
+from math import ceil
 from types import MappingProxyType
 from typing import TypedDict
 
@@ -31,10 +32,9 @@ import msgspec
 import numpy as np
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from crypto import continual_counting
 from crypto.ids import LeaseId, RoundId, TenantId
-from crypto.masking import MaskKey, Words
-from federation.protocol import life_table, noise
+from crypto.masking import MaskKey, Words, add_words
+from federation.protocol import noise
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.noise import Integers, NoiseSampler
 from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
@@ -42,8 +42,9 @@ from provider_server.fleet.exposure import Slices, expose
 from provider_server.fleet.leases import Lease
 from provider_server.learning.findings import Findings, learn
 from provider_server.learning.verdicts import PairFinding
-from provider_server.rounds.planning import PlanSettings, make_plan, next_opening
+from provider_server.rounds.planning import PlanSettings, make_plan
 from provider_server.rounds.release import Answered, Release, release
+from provider_server.settings import PlanTable
 from simulation.cloud import cloud as world
 from simulation.cloud.scenario import Scenario, load
 from simulation.cloud.truth import context_features
@@ -53,8 +54,8 @@ from tenant_client.records.journal import Failure, LabelledFailure
 from tenant_client.rounds.counts import build_tables
 
 EPSILONS: Mapping[str, float | None] = MappingProxyType({"without_privacy": None, "epsilon_1": 1.0, "epsilon_2": 2.0})
-QUICK_WEEKS, QUICK_JOBS = 6, 1500
-SELECTION_KEY = bytes(32)  # which of a job-week's failures counts: in the federation each tenant's secret
+QUICK_WEEKS, QUICK_WINDOWS, QUICK_JOBS = 6, (2, 4, 6), 1500
+SELECTION_KEY = bytes(32)  # which of a unit's failures counts: in the federation each tenant's secret
 Telling = Callable[[int, int, str], str]  # what a tenant writes down as the reason of a failure of a workload
 NO_TRUSTEE = MaskTrustee(1, MaskKey(bytes(32)).public)
 
@@ -134,10 +135,18 @@ def small(scenario: Scenario) -> Scenario:
     return msgspec.structs.replace(
         scenario,
         weeks=QUICK_WEEKS,
-        horizon_weeks=QUICK_WEEKS,
+        windows=QUICK_WINDOWS,
         jobs_per_week=QUICK_JOBS,
         failures_per_week=MappingProxyType(failures),
     )
+
+
+def shipped(*, quick: bool) -> Scenario:
+    """The standard scenario under the settings as shipped."""
+    scenario, settings = small(load("standard")) if quick else load("standard"), PlanTable()
+    names = ("epsilon", "delta", "mechanism", "cohort_minimum", "owners_minimum", "groups")
+    changes = {name: getattr(settings, name) for name in names}
+    return msgspec.structs.replace(scenario, **changes, **({} if quick else {"windows": settings.windows}))
 
 
 # ---- the year --------------------------------------------------------------------------------------------------------
@@ -175,23 +184,27 @@ def with_next_round(year: Year, told: Telling = as_it_was) -> Year | None:
     """The year with one more round; None where the scenario's weeks are over."""
     cloud, leases, plans = year.cloud, year.leases, year.plans
     since = plans[-1].end_hour if plans else 0
-    end = next_opening(settings_of(cloud.scenario), plans[-1] if plans else None, since)
-    if end > cloud.scenario.weeks * HOURS_PER_WEEK:
+    window = next_window(settings_of(cloud.scenario), since)
+    if window[1] > cloud.scenario.weeks * HOURS_PER_WEEK:
         return None
-    plan = _plan(cloud, leases, (end - HOURS_PER_WEEK, end), plans)
-    own = [leases[row] for row in running(cloud, since, end)]
+    plan = _plan(cloud, leases, window)
+    own = [leases[row] for row in running(cloud, *window)]
     starts = dict.fromkeys((lease.tenant for lease in own), float(since))
-    slices = Slices.by_week(starts, own, end, plan.band_edges_hours)
-    exact = build_tables(plan, failures(cloud, leases, since, end, told), SELECTION_KEY)
+    slices = Slices.by_window(starts, own, window, plan.band_edges_hours)
+    exact = build_tables(plan, failures(cloud, leases, *window, told), SELECTION_KEY)
     return replace(year, plans=(*plans, plan), slices=(*year.slices, slices), exact=(*year.exact, exact))
+
+
+def next_window(settings: PlanSettings, since: int) -> tuple[int, int]:
+    """The window that begins at an hour."""
+    edges = settings.edges(since // (settings.weeks_per_epoch * HOURS_PER_WEEK))
+    return next(window for window in pairwise(edges) if window[0] == since)
 
 
 def retold(year: Year, told: Telling) -> Year:
     """The same year if tenants had told their failures so."""
-    starts = (0, *(plan.end_hour for plan in year.plans))
     counts = (
-        build_tables(plan, failures(year.cloud, year.leases, since, plan.end_hour, told), SELECTION_KEY)
-        for since, plan in zip(starts, year.plans, strict=False)
+        build_tables(plan, failures(year.cloud, year.leases, *plan.window, told), SELECTION_KEY) for plan in year.plans
     )
     return replace(year, exact=tuple(counts))
 
@@ -237,34 +250,24 @@ def tenant_id(number: int) -> TenantId:
     return TenantId(sha256(b"tenant %d" % number).digest()[: TenantId.length])
 
 
-def _plan(cloud: world.Cloud, leases: Sequence[Lease], window: tuple[int, int], before: Sequence[Plan]) -> Plan:
-    """The provider's plan of a round, from those leases of the epoch so far that can still make a row.
+def _plan(cloud: world.Cloud, leases: Sequence[Lease], window: tuple[int, int]) -> Plan:
+    """The provider's plan of a round, from each tenant's first leases of every token in the epoch so far.
 
-    These are each tenant's first ones of every token that has no row yet. (So owners are not counted on afterwards.)
+    More of them would make the same rows.
     """
     settings = settings_for(cloud.scenario, cloud.scenario.epsilon)
     epoch_hours = settings.weeks_per_epoch * HOURS_PER_WEEK
     begins = window[0] // epoch_hours * epoch_hours
-    rows, levels = cloud.leases, _levels(before)
+    rows = cloud.leases
     since, until = (int(np.searchsorted(rows.start_h, hour)) for hour in (begins, window[1]))
     places = rows.context * cloud.scenario.buildup_levels + rows.level
     first = set()
-    for token, label in ((rows.workload, "subarchetype"), (places, "context_level")):
-        own = token[since:until]
-        _, example, of = np.unique(own, return_index=True, return_inverse=True)
-        rowless = np.array([leases[since + row].labels[label] not in levels for row in example])[of]
-        owned = rows.tenant[since:until][rowless] * (int(token.max()) + 1) + own[rowless]
-        first.update((since + np.flatnonzero(rowless)[np.unique(owned, return_index=True)[1]]).tolist())
+    for token in (rows.workload, places):
+        owned = rows.tenant[since:until] * (int(token.max()) + 1) + token[since:until]
+        first.update((since + np.unique(owned, return_index=True)[1]).tolist())
     round_id = RoundId(window[0].to_bytes(RoundId.length, "big"))
     known = [leases[row] for row in sorted(first)]
-    earlier = before[-1] if before else None
-    return make_plan(settings, round_id, window, known, [NO_TRUSTEE], members=cloud.scenario.tenants, earlier=earlier)
-
-
-def _levels(plans: Sequence[Plan]) -> frozenset[str]:
-    return (
-        frozenset(level for dimension in plans[-1].dimensions for level in dimension.levels) if plans else frozenset()
-    )
+    return make_plan(settings, round_id, window, known, [NO_TRUSTEE], members=cloud.scenario.tenants)
 
 
 def failures(
@@ -286,62 +289,45 @@ def row_of(lease: str) -> int:
 
 
 def releases(year: Year, epsilon: float | None, sampler: NoiseSampler) -> list[Release]:
-    """The year's releases at an epsilon; for None those of the scenario's with exact totals."""
+    """The year's releases at an epsilon; for None those of the scenario's with exact counts."""
     settings = settings_for(year.cloud.scenario, epsilon or year.cloud.scenario.epsilon)
-    plans = [_at(plan, settings) for plan in year.plans]
-    fresh = _noise(plans, year.cloud.scenario.tenants, sampler)
-    made: list[Release] = []
-    for plan, drawn in zip(plans, fresh, strict=True):
-        made.append(opened(year, plan, drawn, made))
+    made = [
+        opened(year, number, noise_of(plan, year.cloud.scenario.tenants, sampler), plan)
+        for number, plan in enumerate(_at(plan, settings) for plan in year.plans)
+    ]
     return made if epsilon else without_privacy(year, made)
 
 
-def opened(year: Year, plan: Plan, drawn: Words, before: Sequence[Release]) -> Release:
-    """The release of the round after those `before`, when all tenants answer; `drawn` is the noise of all."""
-    series, number = before[len(before) - plan.position :], len(before)
-    flat = [np.concatenate([table.reshape(-1) for table in counts]).astype(np.uint64) for counts in year.exact]
-    first = number - plan.position
-    past = zip(series, flat[first:number], strict=True)
-    counts = [*(life_table.embed(made.plan.tables, plan.tables, week) for made, week in past), flat[number]]
-    total = continual_counting.combine(counts, plan.horizon) + drawn
-    since = before[-1].plan.end_hour if before else 0
-    answered = [Answered(tenant_id(one), since) for one in range(year.cloud.scenario.tenants)]
-    return release(plan, total, answered, expose(plan, year.slices[number]), series)
+def opened(year: Year, number: int, drawn: Words, plan: Plan | None = None) -> Release:
+    """The release of a round when all tenants answer; `drawn` is the noise of all, `plan` the year's if left out."""
+    plan = plan or year.plans[number]
+    answered = [Answered(tenant_id(one), plan.start_hour) for one in range(year.cloud.scenario.tenants)]
+    return release(plan, noise.to_ring(plan, year.exact[number]) + drawn, answered, expose(plan, year.slices[number]))
 
 
 def without_privacy(year: Year, noisy: Sequence[Release]) -> list[Release]:
-    """The same releases with the running totals that noise would have hidden."""
+    """The same releases with the counts that noise would have hidden."""
     made: list[Release] = []
     for one, counts in zip(noisy, year.exact, strict=True):
-        tables = []
-        for number, (table, own) in enumerate(zip(one.tables, counts, strict=True)):
-            total = own.astype(np.float64)
-            if made:
-                total += made[-1].tables[number].aligned(table.dimensions).events
-            tables.append(table.without_privacy(total))
-        made.append(replace(one, tables=tuple(tables)))
+        pairs = zip(one.tables, counts, strict=True)
+        made.append(replace(one, tables=tuple(table.without_privacy(own.astype(np.float64)) for table, own in pairs)))
     return made
 
 
 def _at(plan: Plan, settings: PlanSettings) -> Plan:
-    scales = zip(plan.marginals, settings.scales(plan.horizon), strict=True)
+    scales = zip(plan.marginals, settings.scales(), strict=True)
     marginals = tuple(msgspec.structs.replace(marginal, noise_scale=scale) for marginal, scale in scales)
     return msgspec.structs.replace(plan, epsilon=settings.epsilon, marginals=marginals)
 
 
-def _noise(plans: Sequence[Plan], tenants: int, sampler: NoiseSampler) -> list[Words]:
-    """The sum of all tenants' shares, for each plan flat over its cells, in the ring."""
-    drawn = []
-    for number, marginal in enumerate(plans[0].marginals):
-        scale = noise.gaussian_scale(plans[0], marginal, noise.opened_shares(plans[0], tenants))
-        sizes = [plan.tables[number].events.size for plan in plans]
-        drawn.append(np.split(sampler.gaussian(scale, sum(sizes)), np.cumsum(sizes)[:-1]))
-    return [np.concatenate(parts).astype(np.uint64) for parts in zip(*drawn, strict=True)]
-
-
 def noise_of(plan: Plan, tenants: int, sampler: NoiseSampler) -> Words:
-    """The same of one plan."""
-    return _noise([plan], tenants, sampler)[0]
+    """The sum of all tenants' shares, flat over the cells of a plan, in the ring, from as few draws as there may be.
+
+    Gaussian shares add up to nearly that, within the accountant's tolerance, and Laplace shares exactly.
+    """
+    opened = tenants * plan.shares.of(plan.honest(tenants))
+    draws = ceil(opened)  # a share is the whole noise at most
+    return add_words(noise.noise_share(plan, sampler, opened / draws) for _ in range(draws))
 
 
 # ---- the truth -------------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """How many false accusations a year of bundles makes, counted once each, whichever bundle made them.
 
 Each cloud is a year of the `standard` scenario under the settings as shipped, and in clouds whose contexts differ by
-week or whose workloads begin late; with planted pairs and without. It is opened at the weeks as shipped, or every week,
-and a bundle is learnt from each opening. `way` is how accusations are made:
+week or whose workloads begin late; with planted pairs and without. A bundle is learnt after each window. `way` is how
+accusations are made:
 
 `within_budget`   as the provider publishes them: a new one only as far as those of earlier bundles leave room
 `each_alone`      each bundle by itself, as if there had been none before it
@@ -25,10 +25,8 @@ from provider_server.learning.findings import learn
 from provider_server.learning.verdicts import Pair, PairFinding, within_budget
 from simulation.bench import learning
 from simulation.bench.attendance import InsecureRepeatable
-from simulation.bench.openings import WAYS, shipped
 from simulation.run.engines import Engine
 
-OPENED = ("shipped", "weekly")
 NOTHING_PLANTED: Mapping[str, object] = MappingProxyType({"mismatch_share": 0.0, "mismatch_minimum": 0})
 UNSTEADY: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {
@@ -51,7 +49,6 @@ class LooksRow(msgspec.Struct, frozen=True):
     """Accusations in years of one kind of cloud; `false_share` is absent where nobody was accused."""
 
     name: str
-    opened: str
     way: str
     called: int
     false: int
@@ -72,23 +69,22 @@ class Accused:
     """The distinct pairs called worse in a year and by its last bundle, in one way, by numbers; the planted ones."""
 
     name: str
-    opened: str
     way: str
     ever: frozenset[tuple[int, int]]
     at_last: frozenset[tuple[int, int]]
     planted: frozenset[tuple[int, int]]
 
 
-def looks(engine: Engine, names: Sequence[str], opened: Sequence[str], seeds: int, *, quick: bool) -> Iterator[Accused]:
+def looks(engine: Engine, names: Sequence[str], seeds: int, *, quick: bool) -> Iterator[Accused]:
     """One year after another, each in both ways."""
-    years = [(name, weeks, seed) for weeks in opened for name in names for seed in range(seeds)]
+    years = [(name, seed) for name in names for seed in range(seeds)]
     for both in engine.map(_year, quick, years):
         yield from both
 
 
-def _year(quick: bool, cloud: tuple[str, str, int]) -> list[Accused]:  # noqa: FBT001 - what all years share
-    name, opened, seed = cloud
-    year = learning.live(msgspec.structs.replace(shipped(WAYS[opened], quick=quick), **CELLS[name]), seed)
+def _year(quick: bool, cloud: tuple[str, int]) -> list[Accused]:  # noqa: FBT001 - what all years share
+    name, seed = cloud
+    year = learning.live(msgspec.structs.replace(learning.shipped(quick=quick), **CELLS[name]), seed)
     made = learning.releases(year, year.cloud.scenario.epsilon, InsecureRepeatable(os.urandom(16)))
     alone, within = Accusations(), Accusations()
     numbers: dict[Pair, tuple[int, int]] = {}
@@ -102,7 +98,7 @@ def _year(quick: bool, cloud: tuple[str, str, int]) -> list[Accused]:  # noqa: F
 
     def told(way: str, own: "Accusations") -> Accused:
         ever, last = (frozenset(numbers[key] for key in keys) for keys in (own.charges, own.at_last))
-        return Accused(name, opened, way, ever, last, year.cloud.mismatched)
+        return Accused(name, way, ever, last, year.cloud.mismatched)
 
     return [told("each_alone", alone), told("within_budget", within)]
 
@@ -122,16 +118,15 @@ class Accusations:
 
 
 def summary(accused: Sequence[Accused]) -> LooksRows:
-    """A row for each kind of cloud, opened in each way and accused in each way."""
-    kinds = dict.fromkeys((one.name, one.opened, one.way) for one in accused)
-    return LooksRows(tuple(_row([one for one in accused if (one.name, one.opened, one.way) == kind]) for kind in kinds))
+    """A row for each kind of cloud and way."""
+    kinds = dict.fromkeys((one.name, one.way) for one in accused)
+    return LooksRows(tuple(_row([one for one in accused if (one.name, one.way) == kind]) for kind in kinds))
 
 
 def _row(own: Sequence[Accused]) -> LooksRow:
     called, false = sum(len(one.ever) for one in own), sum(len(one.ever - one.planted) for one in own)
     return LooksRow(
         own[0].name,
-        own[0].opened,
         own[0].way,
         called,
         false,
@@ -147,6 +142,6 @@ def lines(rows: LooksRows) -> Iterator[str]:
     for row in rows.rows:
         share = "" if row.false_share is None else f" ({row.false_share:.1%})"
         yield (
-            f"{row.name}, opened {row.opened}, {row.way}: {row.called} called worse in a year, {row.false} of them"
+            f"{row.name}, {row.way}: {row.called} called worse in a year, {row.false} of them"
             f" not{share}; {row.found} of {row.planted} found at its end; {row.seeds} seeds"
         )

@@ -9,7 +9,7 @@ others when the SuperLink has missed them. A last round is held with everybody.
 
 `answers_missed`           of all nodes in all rounds: those that a release lacks; `answers_missed_by_the_living` are
                            those of nodes that were connected from the beginning of the round to its end
-`weeks_lost`               of all nodes: weeks that no release counts after the last round, in time or late
+`weeks_lost`               of all nodes: weeks that no release counts after the last round
 `inexact_releases`         releases of which a cell is more than eight standard deviations of its noise from the exact
                            count of those who answered, as their journals have it in the end
 `missed_s_*`               from a kill until the SuperLink no longer lists the node as connected
@@ -35,7 +35,6 @@ from federation.protocol.noise import SystemSampler
 from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.rounds import release as gate
 from provider_server.rounds.release import Release
-from provider_server.settings import PlanTable
 from provider_server.store.store import Store
 from simulation.judge.exactness import differences, weeks_counted
 from simulation.run.node_fleet import Death, Fleet, cpu_seconds, memory_bytes
@@ -54,6 +53,7 @@ from tenant_client.home import open_tenant
 TRUSTEES, LEASES = 3, 2
 EPSILON = 2000.0
 SIGMAS = 8.0
+WEEKS = 52  # of an epoch, each a window
 STARTING_AT_ONCE = 6
 ROUNDS_TOML = """
 [rounds]
@@ -65,11 +65,12 @@ retry_s = 0.5
 [plan]
 epsilon = {epsilon}
 owners_minimum = 3
-openings = []
+windows = {windows}
+weeks_per_epoch = {weeks}
 cohort_minimum = {cohort}
 noise_shares = {shares}
 """
-POLICY_TOML = "owners_minimum = 3\nepsilon_per_job_week = {epsilon}\ncohort_minimum = {cohort}\n"
+POLICY_TOML = "owners_minimum = 3\nepsilon_per_window = {epsilon}\ncohort_minimum = {cohort}\n"
 
 
 class NodesFigures(TypedDict):
@@ -138,7 +139,7 @@ def measured(places: Places, starts: Sequence[int], pace_s: float, kill_every_s:
 def configure(places: Places) -> None:
     """Rounds of half of the nodes or more, without a wait for those who are away, and an epsilon that hides nothing."""
     cohort = max(4, places.tenants // 2)
-    told = {"epsilon": EPSILON, "cohort": cohort, "shares": max(2, cohort * 4 // 5)}
+    told = {"epsilon": EPSILON, "cohort": cohort, "shares": max(2, cohort // 2), "weeks": WEEKS, "windows": [*range(1, WEEKS + 1)]}
     file = places.provider / "provider.toml"
     file.write_text(file.read_text().partition("[rounds]")[0] + ROUNDS_TOML.format(**told))
     for home in places.tenant_homes:
@@ -148,9 +149,8 @@ def configure(places: Places) -> None:
 
 
 def _first_week() -> int:
-    """The first hour of the epoch before this one, so that all rounds are of one series."""
-    weeks = PlanTable().weeks_per_epoch
-    return (last_week() // HOURS_PER_WEEK // weeks - 1) * weeks * HOURS_PER_WEEK
+    """The first hour of the epoch before this one, so that all rounds are of one epoch."""
+    return (last_week() // HOURS_PER_WEEK // WEEKS - 1) * WEEKS * HOURS_PER_WEEK
 
 
 def _hold(places: Places, starts: Sequence[int], pace_s: float, say: Say) -> Iterator[Held]:
@@ -250,7 +250,7 @@ class Judged(TypedDict):
 
 
 def judged(places: Places, releases: Sequence[Release]) -> Judged:
-    """Holds the releases of a series against the journals."""
+    """Holds the releases against the journals."""
     with ExitStack() as stack:
         tenants = [
             stack.enter_context(closing(open_tenant(home, (), os.urandom, SystemSampler())))

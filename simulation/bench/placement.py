@@ -47,9 +47,9 @@ class Placed(TypedDict):
 
 
 def placed(trial: Trial, bundles: Sequence[Bundle]) -> Iterator[tuple[str, Placed]]:
-    """What each way gives for the leases after the warm-up."""
+    """What each way gives for the leases after the first window."""
     cloud = trial.cloud
-    leases, weeks = cloud.leases, learning_weeks(cloud.scenario.weeks)
+    leases, weeks = cloud.leases, learning_weeks(cloud.scenario)
     levels = cloud.scenario.buildup_levels
     rows = np.flatnonzero(leases.start_h >= HOURS_PER_WEEK * weeks[0])
     own = leases.context[rows] * levels + leases.level[rows]

@@ -117,28 +117,6 @@ def nodes(
 
 
 @bench.command(cls=Verb)
-def openings(
-    clouds: Annotated[int, typer.Option(min=1, help="Number of clouds, each a year long.")] = 3,
-    *,
-    only_shipped: Annotated[bool, typer.Option("--only-shipped", help="The weeks of provider.toml alone.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Precision and delay of findings when a series is opened weekly, every four weeks, quarterly, and as shipped."""
-    with _console.failing(), progressing() as progress:
-        from simulation.bench import openings as bench_openings
-
-        ways = ("shipped",) if only_shipped else tuple(bench_openings.WAYS)
-        steps = bench_openings.seen(clouds, ways, quick=quick)
-        total = clouds * len(ways) * len(bench_openings.ANSWERING)
-        summary = bench_openings.summary(list(progress.track(steps, total=total, description="clouds")))
-    if as_json:
-        show_json(summary)
-    else:
-        show(*bench_openings.lines(summary))
-
-
-@bench.command(cls=Verb)
 def epochs(
     clouds: Annotated[int, typer.Option(min=1, help="Number of clouds, each two years long.")] = 3,
     *,
@@ -149,7 +127,7 @@ def epochs(
     with _console.failing(), progressing() as progress:
         from simulation.bench import epochs as bench_epochs
 
-        total = clouds * 14
+        total = clouds * 10
         steps = bench_epochs.seen(clouds, quick=quick)
         summary = bench_epochs.summary(list(progress.track(steps, total=total, description="findings")))
     if as_json:
@@ -212,7 +190,6 @@ def looks(
     engine: EngineKind = Kind.PROCESSES,
     address: Address = None,
     *,
-    weekly: Annotated[bool, typer.Option("--weekly", help="Also open each year every week; takes hours.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -221,9 +198,8 @@ def looks(
         from simulation.bench import looks as bench_looks
 
         names = _chosen(only, bench_looks.CELLS)
-        opened = bench_looks.OPENED if weekly else bench_looks.OPENED[:1]
-        steps = bench_looks.looks(side_by_side, names, opened, seeds, quick=quick)
-        total = 2 * len(opened) * len(names) * seeds
+        steps = bench_looks.looks(side_by_side, names, seeds, quick=quick)
+        total = 2 * len(names) * seeds
         rows = bench_looks.summary(list(progress.track(steps, total=total, description="years")))
     if as_json:
         show_json(rows)

@@ -10,8 +10,7 @@ a fault of each kind. All ways see the same jobs and faults. `way` is what is co
            threshold of 1% of all votes, no privacy: it names links, and a link of the faulty part is right
 
 Pairs and rails are looked at after the last week alone. `share` is the part of the budget that votes get, 0: no
-privacy. Noise is the mechanism's own: a series opened at the weeks as shipped, drawn from the system, decoded to the
-running total. A row without enough owners is not counted.
+privacy. Noise is the mechanism's own, drawn from the system, of as many windows as a total has. A row without enough owners is not counted.
 `top_1` is how often the first suspect is faulty, where there is a fault; `found` the share of faults that are named;
 `fdr` the mean share of false ones among those named; `votes` those that faults caused.
 """
@@ -19,17 +18,14 @@ running total. A row without enough owners is not counted.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 import msgspec
 import numpy as np
 
-from crypto.continual_counting import WEIGHT_ONE, running_total, running_variance
 from federation.protocol.noise import NoiseSampler
-from federation.protocol.plan import Mechanism
-from federation.protocol.privacy_cost import noise_scales
 from provider_server.analysis.votes import (
     FALSE_SHARE,
+    HALF,
     RAIL_KNOWN,
     PartName,
     Patterns,
@@ -38,6 +34,7 @@ from provider_server.analysis.votes import (
     patterns,
 )
 from provider_server.settings import PlanTable
+from simulation.bench.cell_noise import total_noise, total_sigma
 from simulation.cloud.fabric import (
     BadFlow,
     Demand,
@@ -59,7 +56,7 @@ JOBS_PER_WEEK = (125, 250, 500)
 SHARES = (0.0, 0.1, 0.2, 0.5, 1.0)
 WORLDS: tuple[tuple[FaultKind, ...], ...] = ((), *((kind,) for kind in FaultKind), tuple(FaultKind))
 LEAVES, PAIRS, RAILS, DEMOCRATIC = "leaves", "pairs", "rails", "007"
-SENSITIVITY = {LEAVES: 1 / np.sqrt(2), PAIRS: 1.0, RAILS: 1.0}  # of a job-week's votes, L2
+STEPS = {LEAVES: HALF, PAIRS: 1.0, RAILS: 1.0}  # what a count stands for; all of a unit's are one vote
 COMPARED = 0.2
 THRESHOLD = 0.01
 ANY = "any"  # all worlds of a size together
@@ -119,8 +116,8 @@ def steps(seeds: int, *, quick: bool) -> int:
 
 
 def evaluated(*, quick: bool) -> tuple[int, ...]:
-    """The weeks at whose end totals are looked at: openings of the series but the first."""
-    return (4, 13) if quick else tuple(dict.fromkeys(PlanTable().openings))[1:]
+    """The weeks at whose end totals are looked at: the ends of windows."""
+    return PlanTable().windows[: 2 if quick else None]
 
 
 def _worlds(settings: tuple[NoiseSampler, bool], of: tuple[int, int]) -> list[Judged]:
@@ -146,7 +143,7 @@ def _worlds(settings: tuple[NoiseSampler, bool], of: tuple[int, int]) -> list[Ju
             for way, layout, shares in layouts:
                 exact = layout.counts(own)
                 for share in shares:
-                    variance, noise = _noise(share, SENSITIVITY[way], until, exact.size, sampler)
+                    variance, noise = _noise(share, STEPS[way], until, exact.size, sampler)
                     counted = np.where(layout.owned, variance, np.inf), exact + noise
                     judged.append(_judged(layout.expected, counted, fabric, one, (way, share, name, *size)))
             flows = [flow for flow in one.bad_flows if flow.week < until]
@@ -256,30 +253,17 @@ def _rails(fabric: Fabric, fine: Layout) -> Layout:
 # ---- noise and verdicts ----------------------------------------------------------------------------------------------
 
 
-@cache
-def sigma_fresh(share: float, sensitivity: float) -> float:
-    """Standard deviation of a cell's fresh noise at each opening, in votes, at epsilon 1 and delta 1e-8."""
-    plan = PlanTable()
-    rest = (1 - share,) if share < 1 else ()
-    scales = noise_scales(Mechanism.DISCRETE_GAUSSIAN, 1.0, 1e-8, 1, (share, *rest), len(plan.openings))
-    return float(scales[0] * sensitivity)
-
-
-def _noise(share: float, sensitivity: float, until: int, rows: int, sampler: NoiseSampler) -> tuple[Floats, Floats]:
-    """The variance of the noise of totals after so many weeks, and a draw of it."""
+def _noise(share: float, step: float, until: int, rows: int, sampler: NoiseSampler) -> tuple[Floats, Floats]:
+    """The variance of the noise of totals after so many weeks, at epsilon 1, and a draw of it."""
     if share == 0:
         return np.zeros(rows), np.zeros(rows)
-    scale, opened = sigma_fresh(share, sensitivity) * WEIGHT_ONE, PlanTable().openings.index(until) + 1
-    drawn = [sampler.gaussian(scale, rows).astype(np.float64) for _ in range(opened)]
-    return running_variance([scale**2] * opened, np.zeros(rows, np.int64)), running_total(drawn)
+    scale = 1 / (step * share)
+    return np.full(rows, (step * total_sigma(scale, until)) ** 2), step * total_noise(scale, until, rows, sampler)
 
 
 def sigma(share: float, way: str, until: int) -> float:
     """Standard deviation of the noise of a row's total after so many weeks, in votes."""
-    if share == 0:
-        return 0.0
-    scale, opened = sigma_fresh(share, SENSITIVITY[way]) * WEIGHT_ONE, PlanTable().openings.index(until) + 1
-    return float(np.sqrt(running_variance([scale**2] * opened, np.zeros(1, np.int64))[0]))
+    return STEPS[way] * total_sigma(1 / (STEPS[way] * share), until) if share else 0.0
 
 
 Heading = tuple[str, float, str, int, int, int, int]

@@ -204,7 +204,7 @@ def _at_target_rate(scenario: Scenario, draft: Draft, hazard: Hazard, medians_h:
     leases = lay_out(draft, medians_h)
     unit = _expected_by_job_week(leases, replace(hazard, base_per_node_hour=1.0), scenario.weeks)
     target = scenario.failures_per_week[Domain.INFRASTRUCTURE] * scenario.weeks
-    return leases, replace(hazard, base_per_node_hour=solve_base(unit, scenario.failures_per_job_week, target))
+    return leases, replace(hazard, base_per_node_hour=solve_base(unit, scenario.failures_per_unit, target))
 
 
 def _acme_medians(draft: Draft, leases: Leases, lost_to_infrastructure: Floats) -> Floats:

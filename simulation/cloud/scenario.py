@@ -22,7 +22,7 @@ import msgspec
 from crypto.codec import Number
 from crypto.errors import PharoahError
 from federation.protocol.causes import Domain
-from federation.protocol.plan import Mechanism, are_in_order
+from federation.protocol.plan import Mechanism
 from federation.protocol.toml_tables import convert, loads
 
 _FOLDER = resources.files(__package__) / "scenarios"
@@ -41,7 +41,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     `jobs_per_week` is the expected number of job-weeks (a lease within one week) in each week. `failures_per_week` has
     the expected failures by domain: for infrastructure those that are counted once each job-week is limited to
-    `failures_per_job_week`, for framework and script the leases that end by one. `age_band_edges_h` are lower edges,
+    `failures_per_unit`, for framework and script the leases that end by one. `age_band_edges_h` are lower edges,
     the last band is open. `mismatch_share` of all pairs (workload, context), but at least `mismatch_minimum`, fail
     `mismatch_factor` times as often as their parts explain; they are planted where a pair has between the two
     `mismatch_exposure` times its even share of all jobs. `mismatch_blocks` more defects are shared by pairs
@@ -54,8 +54,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `acme_mix`, reasons and lost node-hours follow Acme's Table 3; without, every reason of a domain is equally likely.
     With `node_faults`, nodes have names and histories, and fail as those of a real fleet do (`node_faults`). With
     `measured_clients`, tenants' rates and bursts follow published clients (`client_laws`), else Zipf's law.
-    Noise is correlated over `horizon_weeks`, 1 for none, and opened in the weeks of a series that `openings` names, and
-    in its last; in every week if it names none. Contributions are opened in up to `groups` groups.
+    `windows` are the weeks of an epoch at whose end its windows end, the last of which ends the epoch. Contributions
+    are opened in up to `groups` groups.
     """
 
     name: str
@@ -78,17 +78,16 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mismatch_factor: Number
     mismatch_exposure: tuple[Number, Number]
     lease_frailty: Number
-    failures_per_job_week: int
+    failures_per_unit: int
     epsilon: Number
     delta: Number
     mechanism: Mechanism
-    horizon_weeks: int
+    windows: tuple[int, ...]
     groups: int
     owners_minimum: int
     cohort_minimum: int
     acme_mix: bool
     failures_per_week: Mapping[Domain, Number]
-    openings: tuple[int, ...] = ()
     context_drift: Number = 0.0
     context_bursts: tuple[Number, Number] = (0.0, 1.0)
     late_versions: int = 0
@@ -117,9 +116,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         edges = self.age_band_edges_h
         rising = edges[:1] == (0.0,) and all(low < high for low, high in pairwise(edges))
         self._require("age_band_edges_h", "must start at 0 and rise", holds=rising)
-        self._require("openings", "must be weeks from 1 on, in order", holds=are_in_order(self.openings))
-        gaussian = self.horizon_weeks == 1 or self.mechanism is Mechanism.DISCRETE_GAUSSIAN
-        self._require("horizon_weeks", "must be 1 unless noise is Gaussian", holds=gaussian)
+        rising = bool(self.windows) and all(low < high for low, high in pairwise((0, *self.windows)))
+        self._require("windows", "must be weeks from 1 on, in order", holds=rising)
+        pure = self.delta > 0 or self.mechanism is Mechanism.DISCRETE_LAPLACE
+        self._require("delta", "must be above 0 where noise is Gaussian", holds=pure)
         self._require("largest_job_nodes", "must be a power of two", holds=log2(self.largest_job_nodes).is_integer())
         self._check_failures()
 
@@ -138,7 +138,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         positive = set(rates) == set(Domain) and all(rate > 0 for rate in rates.values())
         self._require("failures_per_week", f"must be positive for {', '.join(Domain)}", holds=positive)
         sound = self.jobs_per_week - rates[Domain.FRAMEWORK] - rates[Domain.SCRIPT]
-        most = _MOST_FAILING * self.failures_per_job_week * sound
+        most = _MOST_FAILING * self.failures_per_unit * sound
         rule = f"must have infrastructure below {most:.0f}: other failures leave {sound:.0f} job-weeks a week"
         self._require("failures_per_week", rule, holds=rates[Domain.INFRASTRUCTURE] < most)
 
@@ -169,10 +169,9 @@ _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "late_versions": (0, 99),
         "mismatch_blocks": (0, 100),
         "versions_as_before": (0, 1),
-        "failures_per_job_week": (1, 100),
+        "failures_per_unit": (1, 100),
         "epsilon": (0.001, 100),
-        "delta": (1e-15, 1e-3),
-        "horizon_weeks": (1, 104),
+        "delta": (0, 1e-3),
         "groups": (1, 100),
         "owners_minimum": (1, 1_000),
         "cohort_minimum": (1, 100_000),

@@ -119,7 +119,7 @@ def watch(world: World, bundles: Sequence[Bundle | None], context: Ints) -> Told
 def _cells(world: World, row: int, hours: float) -> list[tuple[int, int, int]]:
     """From which hour of a lease on which bundle and which band hold, for its hours; ends with an hour beyond them."""
     start_h, scenario = float(world.trial.cloud.leases.start_h[row]), world.trial.cloud.scenario
-    published = [HOURS_PER_WEEK * week - start_h for week in learning_weeks(scenario.weeks)]
+    published = [HOURS_PER_WEEK * week - start_h for week in learning_weeks(scenario)]
     edges = scenario.age_band_edges_h
     knots = sorted({0, *(math.ceil(at) for at in (*published, *edges) if 0 < at <= hours)})
     cells = [(knot, bisect_right(published, knot) - 1, bisect_right(edges, knot) - 1) for knot in knots]

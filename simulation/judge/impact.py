@@ -41,7 +41,7 @@ def on_warning(check: Check) -> bool:
 
 @dataclass(frozen=True)
 class Impact:
-    """What users gained in the weeks after the warm-up, and what it cost them; None where there was nothing to judge.
+    """What users gained in the weeks after the first window, and what it cost them; None where there was nothing to judge.
 
     Of all GPU-hours that mismatches cost, the share avoided, and the same of the leases that began while the first
     bundle was in force; of job starts on other pairs, the share refused; of all refusals, the share on planted pairs,
@@ -130,7 +130,7 @@ def check_all(
     """Every lease asks the newest bundle of the time before it starts, and goes elsewhere where there is room."""
     leases, costs = world.trial.cloud.leases, costs or Costs()
     context, refused = leases.context[world.rows].copy(), np.zeros(len(world.rows), np.bool_)
-    starts = HOURS_PER_WEEK * np.array(learning_weeks(world.trial.cloud.scenario.weeks))
+    starts = HOURS_PER_WEEK * np.array(learning_weeks(world.trial.cloud.scenario))
     period = np.searchsorted(starts, leases.start_h[world.rows], side="right") - 1
     node_hours = leases.nodes[world.rows] * world.hours
     for number, bundle in enumerate(bundles):

@@ -103,7 +103,7 @@ _TABLES = {  # the columns; templates/report.html has their heads
     "mismatch": "workload_name context_name planted probability probability_without_privacy risk_ratio interval",
     "hazard": "context_name level band rate interval truth rate_without_privacy",
     "budget": "week epsilon limit",
-    "group": "weeks epsilon",
+    "group": "windows epsilon",
     "error_by_epsilon": "epsilon mean_abs_log_rate_error auroc",
     "stages": "stage seconds bytes",
 }
@@ -228,7 +228,7 @@ def _pictures(outcome: Row) -> "dict[str, list[_Picture]]":
         "hazard": panels or [_picture("hazard", "Failure rates", "", None)],
         "budget": [
             _curve("budget", "ε spent per week", _rows(outcome, "budget"), "week epsilon", 0),
-            _curve("group", "ε of a job that runs for several weeks", _rows(outcome, "group"), "weeks epsilon", 0),
+            _curve("group", "ε of a job that runs for several windows", _rows(outcome, "group"), "windows epsilon", 0),
         ],
         "trade": [
             _curve("error", "Mean error of rates, as a factor", errors, "epsilon off", 1, plain),

@@ -154,24 +154,24 @@ class Judge:
     def _learn(self, engine: Engine, tell: Callable[[str], None]) -> "_Others":
         """Learns what no tenant was told; most of the judge's time."""
         played, exact = self._played, without_privacy(self._played)
-        weeks, rng = learning_weeks(self._scenario.weeks), np.random.default_rng(0)
+        early, rng = len(learning_weeks(self._scenario)), np.random.default_rng(0)
         epsilons = [epsilon for epsilon in EPSILONS if epsilon != self._scenario.epsilon]
         noised = [self._noised(exact, epsilon, rng) for epsilon in epsilons]
-        batches = [exact, *(exact[:week] for week in weeks), *noised]
+        batches = [exact, *(exact[:many] for many in range(1, early + 1)), *noised]
         bundles = []
         leases = played.federation.provider.leases(played.start_hour, played.end_hour)
         for bundle in learn_all(engine, batches, leases):
             bundles.append(bundle)
             tell(f"learnt {len(bundles)} of {len(batches)} bundles for comparison")
-        first, early, rest = bundles[0], bundles[1 : 1 + len(weeks)], bundles[1 + len(weeks) :]
-        return _Others(first, tuple(early), dict(zip(epsilons, rest, strict=True)))
+        first, rest = bundles[0], bundles[1 + early :]
+        return _Others(first, tuple(bundles[1 : 1 + early]), dict(zip(epsilons, rest, strict=True)))
 
     def _impact(self, seed: int, others: "_Others") -> dict[str, Any]:
         """What the bundles of those weeks were worth to the tenants, beside others and none (docs/impact.md)."""
         played = self._played
         rows = {int(name.rpartition("-")[2]): lease.labels for name, lease in played.leases.items()}
         world = world_of(Trial(played.cloud, rows.__getitem__, self._context_of, self._level_of, seed))
-        private = [played.bundles[week - 1] for week in learning_weeks(self._scenario.weeks)]
+        private = played.bundles[: len(learning_weeks(self._scenario))]
         return {
             **asdict(impact(world, private)),
             "on_mismatch_only": asdict(impact(world, private, on_mismatch)),
@@ -264,11 +264,11 @@ class Judge:
 
     def _group(self) -> list[dict[str, float]]:
         loss = plan_loss(self._played.releases[0].plan)
-        weeks = range(1, self._weeks + 1)
-        return [{"weeks": count, "epsilon": loss.of_group(count).at(self._scenario.delta)} for count in weeks]
+        windows = range(1, len(self._played.releases) + 1)
+        return [{"windows": count, "epsilon": loss.of_group(count).at(self._scenario.delta)} for count in windows]
 
     def _error_by_epsilon(self, judged: TruthScore, others: "_Others") -> list[dict[str, float | None]]:
-        """What other budgets would have given: the same counts, with fresh noise of the variance that they allow."""
+        """What other budgets would have given: the same counts, with fresh noise of the scale that they allow."""
         points = []
         for epsilon in EPSILONS:
             found = self.judge(others.by_epsilon[epsilon]) if epsilon in others.by_epsilon else judged
@@ -285,7 +285,7 @@ class Judge:
     def _noised(self, exact: Sequence[Release], epsilon: float, rng: np.random.Generator) -> list[Release]:
         settings = replace(self._played.federation.provider.settings, epsilon=epsilon)
         pairs = zip(exact, self._played.releases, strict=True)
-        return [_with_noise(one, made, settings.scales(made.plan.horizon), rng) for one, made in pairs]
+        return [_with_noise(one, made, settings.scales(), rng) for one, made in pairs]
 
 
 @dataclass(frozen=True)
@@ -298,18 +298,12 @@ class _Others:
 
 
 def without_privacy(played: Played) -> list[Release]:
-    """The releases as they would be without noise; in a series, with the running totals."""
-    made, before = [], None
+    """The releases as they would be without noise."""
+    made = []
     for release, exact in zip(played.releases, played.exact, strict=True):
-        goes_on = before is not None and release.plan.series and release.plan.position > 0
-        tables = []
-        for number, (table, counts) in enumerate(zip(release.tables, exact, strict=True)):
-            total = np.asarray(counts, np.float64)
-            if goes_on and before is not None:
-                total = total + before.tables[number].aligned(table.dimensions).events
-            tables.append(table.without_privacy(total))
-        before = replace(release, tables=tuple(tables))
-        made.append(before)
+        pairs = zip(release.tables, exact, strict=True)
+        tables = (table.without_privacy(np.asarray(counts, np.float64)) for table, counts in pairs)
+        made.append(replace(release, tables=tuple(tables)))
     return made
 
 

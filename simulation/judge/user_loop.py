@@ -1,6 +1,6 @@
 """The setting of the impact simulation: the cloud, the dates of bundles, the cost of lost hours, degrading nodes.
 
-After a warm-up every job checks the newest bundle before it starts, and every lease is looked at every hour. All
+After the first window every job checks the newest bundle before it starts, and every lease is looked at every hour. All
 constants of `simulation.judge.impact` are here, except those of degrading nodes (`simulation.cloud.degradation`);
 docs/impact.md gives their sources.
 """
@@ -15,9 +15,8 @@ from federation.protocol.plan import HOURS_PER_WEEK
 from simulation.cloud.cloud import Cloud
 from simulation.cloud.degradation import Courses, Seen, draw_courses, observe
 from simulation.cloud.profiles import Floats, Ints
+from simulation.cloud.scenario import Scenario
 
-WARM_UP_WEEKS = 13  # but no more than half of the scenario
-LEARN_EVERY_WEEKS = 4
 WARNED_H = 0.5  # before the failure: what counts as a warning
 WITHIN_H = 24.0  # the horizon of a hint's probability
 
@@ -64,20 +63,20 @@ class Trial:
     seed: int
 
 
-def learning_weeks(weeks: int) -> list[int]:
-    """The weeks before which a bundle of all releases so far is published: after the warm-up, and then now and again.
+def learning_weeks(scenario: Scenario) -> list[int]:
+    """The weeks before which a bundle of all releases so far is published: after each window, but for the last.
 
-    >>> learning_weeks(52)
-    [13, 17, 21, 25, 29, 33, 37, 41, 45, 49]
-    >>> learning_weeks(2)
-    [1]
+    >>> from simulation.cloud.scenario import load
+    >>> learning_weeks(load("standard"))
+    [13, 26, 39]
     """
-    return list(range(min(WARM_UP_WEEKS, weeks // 2), weeks, LEARN_EVERY_WEEKS))
+    epochs = range(0, scenario.weeks, scenario.windows[-1])
+    return [week for epoch in epochs for end in scenario.windows if (week := epoch + end) < scenario.weeks]
 
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """What no bundle changes: leases that begin after the warm-up, how their nodes degrade, what telemetry shows.
+    """What no bundle changes: leases that begin after the first window, how their nodes degrade, what telemetry shows.
 
     `rows` and `hours` (L,) are of leases; `draws` (N,) decide when nodes fail.
     """
@@ -94,7 +93,7 @@ def world_of(trial: Trial, bundles: int | None = None) -> World:
     """The world of a trial; the same each time. Of leases that begin under the first `bundles` (None: any)."""
     cloud, rng = trial.cloud, np.random.default_rng([trial.seed, 1])
     leases, end_h = cloud.leases, float(HOURS_PER_WEEK * cloud.scenario.weeks)
-    weeks = [*learning_weeks(cloud.scenario.weeks), cloud.scenario.weeks]
+    weeks = [*learning_weeks(cloud.scenario), cloud.scenario.weeks]
     begin_h, last_h = HOURS_PER_WEEK * weeks[0], HOURS_PER_WEEK * weeks[-1 if bundles is None else bundles]
     rows = np.flatnonzero((leases.start_h >= begin_h) & (leases.start_h < last_h))
     courses = draw_courses(cloud, rows, rng)

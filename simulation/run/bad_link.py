@@ -35,7 +35,8 @@ JOB_H, GAP_H = 4.0, 0.5
 WORKLOADS = 3
 COUNTER = "node_infiniband_symbol_error_total"
 PROVIDER_TOML = """votes_share = 0.5
-horizon_weeks = 1
+windows = [1, 2, 3, 4]
+weeks_per_epoch = 4
 
 [telemetry]
 fabric = ["{cables}"]
@@ -43,7 +44,7 @@ fabric = ["{cables}"]
 [leases]
 contexts = {{ "n[1-32]" = "hall 1" }}
 """
-POLICY_TOML = 'dimensions = ["workload", "context", "context_level", "band", "domain", "reason", "part"]\n'
+POLICY_TOML = 'dimensions = ["workload", "context", "context_level", "band", "domain", "part"]\n'
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,7 @@ def _plan_table(settings: PlanSettings) -> str:
         "noise_shares": settings.noise_shares,
         "failures_per_unit": settings.failures_per_unit,
         "weeks_per_epoch": settings.weeks_per_epoch,
-        "horizon_weeks": settings.horizon,
+        "windows": settings.windows,
         "groups": settings.groups,
         "honest_minimum": settings.honest_minimum,
     }
@@ -155,5 +155,5 @@ def _new(path: Path) -> Path:
 
 def _toml(value: object) -> str:
     if isinstance(value, tuple):
-        return "[" + ", ".join(f'"{item}"' for item in value) + "]"
+        return "[" + ", ".join(map(_toml, value)) + "]"
     return f'"{value}"' if isinstance(value, str) else repr(value)

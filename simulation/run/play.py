@@ -9,7 +9,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,8 +38,7 @@ from tenant_client.workload.descriptor import Descriptor, own_sketch
 
 DEADLINE_S = 600.0
 FOREVER_H = 1e5
-WEEKS_PER_EPOCH = 13
-COLLUDING_SHARE = 0.1  # of a minimal cohort: these tenants know their own noise and are not counted on for it
+COLLUDING_SHARE = 0.5  # of a cohort: these tenants know their own noise and are not counted on for it
 
 
 @dataclass(frozen=True)
@@ -73,22 +72,23 @@ class Played:
 def settings_of(scenario: Scenario, start_week: int = 0) -> PlanSettings:
     """The provider's settings for a scenario: noise is complete with all but the colluders of a minimal cohort.
 
-    An epoch is as long as it must be, that a scenario meets no more of them than if it had begun with one.
+    An epoch is as long as it must be, that a scenario meets no more of them than if it had begun with one; windows are
+    as many weeks after the scenario's start as they would be after an epoch's.
     """
-    at_least = max(WEEKS_PER_EPOCH, scenario.horizon_weeks)
+    at_least = scenario.windows[-1]
     epochs = -(-scenario.weeks // at_least)
-    fitting = (weeks for weeks in count(at_least) if start_week % weeks + scenario.weeks <= epochs * weeks)
+    weeks = next(weeks for weeks in count(at_least) if start_week % weeks + scenario.weeks <= epochs * weeks)
+    ends = {start_week % weeks + end for end in (0, *scenario.windows)}
     return PlanSettings(
         epsilon=scenario.epsilon,
         delta=scenario.delta,
         cohort_minimum=scenario.cohort_minimum,
         noise_shares=max(1, int(scenario.cohort_minimum * (1 - COLLUDING_SHARE))),
         owners_minimum=scenario.owners_minimum,
-        failures_per_unit=scenario.failures_per_job_week,
+        failures_per_unit=scenario.failures_per_unit,
         mechanism=scenario.mechanism,
-        weeks_per_epoch=next(fitting),
-        horizon=scenario.horizon_weeks,
-        openings=scenario.openings,
+        windows=(*sorted(end for end in ends if 0 < end < weeks), weeks),
+        weeks_per_epoch=weeks,
         groups=scenario.groups,
         band_edges_hours=(*scenario.age_band_edges_h, FOREVER_H),
     )
@@ -126,9 +126,7 @@ class Player:
                 pass
             for number in range(self.scenario.weeks):
                 self._happen(number)
-                start = self._start_hour + number * HOURS_PER_WEEK
-                window = (start, start + HOURS_PER_WEEK)
-                if window[1] >= of.provider.opens_hour(of.provider.last_end_hour() or self._start_hour):
+                if (window := self._window(number))[1] == self._start_hour + (number + 1) * HOURS_PER_WEEK:
                     made = federated_week(of.provider, of.publisher, tenants, of.trustees, window, self._tally.begin)
                     self._releases.append(made)
                     self._bundles.append(self._in_force())
@@ -185,6 +183,12 @@ class Player:
         for position, tenant in enumerate(self._federation.tenants):
             tenant.start_leases(started[position], epoch)
             tenant.record(failed[tenant.id])
+
+    def _window(self, week: int) -> tuple[int, int]:
+        """The one that holds a week."""
+        settings, hour = self._federation.provider.settings, self._start_hour + week * HOURS_PER_WEEK
+        edges = settings.edges(hour // (settings.weeks_per_epoch * HOURS_PER_WEEK))
+        return next(window for window in pairwise(edges) if hour < window[1])
 
     def _in_force(self) -> Bundle:
         """What tenants have, as one of them checks it."""
@@ -253,11 +257,11 @@ def exact_sum(federation: Federation, plan: Plan) -> tuple[Integers, ...]:
 
 def _policy(scenario: Scenario) -> dict[str, object]:
     return {
-        "epsilon_per_job_week": scenario.epsilon,
+        "epsilon_per_window": scenario.epsilon,
         "delta": scenario.delta,
         "owners_minimum": scenario.owners_minimum,
         "cohort_minimum": scenario.cohort_minimum,
-        "failures_per_unit_maximum": scenario.failures_per_job_week,
+        "failures_per_unit_maximum": scenario.failures_per_unit,
         "colluding_share": COLLUDING_SHARE,
     }
 

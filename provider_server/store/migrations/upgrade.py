@@ -46,6 +46,12 @@ class NoStore(Refusal):
     default_hint = "pass the database that the provider uses"
 
 
+class OlderRounds(Refusal):
+    """The database holds rounds that this program does not read."""
+
+    default_hint = "nothing was changed; keep it with the version that wrote it, and found a new federation"
+
+
 def upgrade(engine: sa.Engine, *, create: bool) -> None:
     """Takes every step that the database lacks; NoStore for an empty one unless `create`."""
     with engine.connect() as connection:
