@@ -80,24 +80,15 @@ class MemberRefused(Refusal):
 
 
 class AlreadyAnswered(Refusal):
-    """A trustee has already endorsed another set of contributions for this round, or at its place in its series."""
+    """A trustee has already endorsed another set of contributions for this round, or for its window."""
 
     default_hint = "a round is unmasked for one set only; start a new round"
 
 
 class OutOfOrder(Refusal):
-    """A round of a series would be unmasked out of order."""
+    """A step came before the one that it needs, such as unmasking before enough trustees endorsed the set."""
 
-    default_hint = "finish the previous round first; a trustee that was away can still answer it"
-
-
-class NotInCustody(PeerFault):
-    """Mask keys of a new epoch are not left with a trustee: the round waits until they are, and nothing is lost."""
-
-    default_hint = (
-        "their owners run `pharoah-trustee deposit`, and this trustee's owner `pharoah-trustee keep-deposit`; then the"
-        " round goes on by itself"
-    )
+    default_hint = "take the step before it first; a trustee that was away can still answer"
 
 
 class TooFewOwners(Refusal):

@@ -15,7 +15,7 @@ anything when all trustees collude.
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -53,26 +53,10 @@ class MaskKey(ProvableKey):
         """A new key from 32 bytes of `random_bytes`."""
         return cls(random_bytes(32))
 
-    @classmethod
-    def from_scalar(cls, scalar: bytes) -> "MaskKey":
-        """The key of a private scalar, as X25519 takes it: makes masks, and no proof of possession."""
-        key = cls.__new__(cls)
-        key._private = X25519PrivateKey.from_private_bytes(scalar)
-        return key
-
-    @property
-    def scalar(self) -> int:
-        """The private scalar (RFC 7748 §5): a multiple of 8 from 2^254 up."""
-        return int.from_bytes(self._private.private_bytes_raw(), "little") & (2**255 - 8) | 2**254
-
     @property
     def public(self) -> MaskPublicKey:
         """The key that the other side needs."""
         return MaskPublicKey(self.exchange_key)
-
-    def storage_key(self, purpose: bytes) -> bytes:
-        """A key of 32 bytes for what its owner keeps for itself: nobody else can derive it, and no mask comes of it."""
-        return HKDF(SHA256(), 32, salt=None, info=purpose).derive(self._private.private_bytes_raw())
 
     def mask(self, stream: MaskStream, cells: int) -> Words:
         """The mask that the two keys of `stream`, of which this is one, share: `cells` words, dtype uint64."""

@@ -424,7 +424,5 @@ def serve(
 
 
 app.command("renew-mask-key", cls=Verb)(handover_verbs.renew_mask_key)
-app.command("deposit", cls=Verb)(handover_verbs.deposit)
-app.command("keep-deposit", cls=Verb)(handover_verbs.keep_deposit)
 app.command("hand-over", cls=Verb)(handover_verbs.hand_over)
 app.command("take-over", cls=Verb)(handover_verbs.take_over)

@@ -25,7 +25,8 @@ class RenewedMask(TypedDict):
 def renew_mask_key(home: TrusteeHome, *, as_json: AsJson = False) -> None:
     """Make a new mask key, and a new card with it, for the next handover.
 
-    A series goes on under the key that it began with. That one is erased when a round of the next series is opened.
+    A mask key serves one epoch: renew it after the last round of each. The one before is erased when the provider's
+    directory shows the new one.
     """
     from datetime import UTC, datetime
 
@@ -41,72 +42,6 @@ def renew_mask_key(home: TrusteeHome, *, as_json: AsJson = False) -> None:
         return
     show(f"card         {file}", f"fingerprint  {shown}")
     tell("give the card to every trustee, and read its fingerprint aloud to them; then hand over with the new cards")
-
-
-class Deposited(TypedDict):
-    """A deposit, and the number of the trustee that made it."""
-
-    deposit: str
-    index: int
-
-
-def deposit(
-    cards: Annotated[
-        list[Path],
-        typer.Argument(metavar="CARD...", help="The cards of all trustees.", click_type=InputFile(exists=True)),
-    ],
-    home: TrusteeHome,
-    out: Annotated[Path, typer.Option(help="The file to write the deposit to; it must not exist yet.")],
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Leave shares of this trustee's mask key with the others, so that a series goes on if this trustee is lost.
-
-    As many of them as a token needs can give the key to a successor, and no fewer.
-    """
-    from federation.protocol import custody
-    from trustee import home as trustee_home
-
-    with failing():
-        key, mask = trustee_home.signing_key(home), trustee_home.mask_key(home)
-        committee = trustee_home.kept_committee(home)
-        write_new(out, custody.make_deposit(key, mask, committee, _cards(cards), os.urandom))
-        index = trustee_home.kept_share(home).index
-    if as_json:
-        deposited: Deposited = {"deposit": str(out), "index": index}
-        show_json(deposited)
-        return
-    show(f"deposit      {out}")
-    tell("give it to every trustee, for `pharoah-trustee keep-deposit`")
-
-
-def keep_deposit(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="Deposits of other trustees.", click_type=InputFile(exists=True)),
-    ],
-    home: TrusteeHome,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Check what other trustees leave here, and keep it: a share of each one's mask key, for its successor."""
-    from federation.protocol import custody
-    from trustee import home as trustee_home
-
-    kept: list[Deposited] = []
-    with failing():
-        committee, own = trustee_home.kept_committee(home), trustee_home.kept_share(home).index
-        for file in files:
-            with about(file):
-                signed = file.read_bytes()
-                owner, _ = custody.open_deposit(committee, signed)
-            custody.deposited_share(committee, signed, own, trustee_home.sealing_key(home))
-            stored = trustee_home.keep_deposit(home, owner.index, signed)
-            kept.append({"deposit": str(stored), "index": owner.index})
-    if as_json:
-        show_json(kept)
-        return
-    show(*(f"trustee {one['index']}    {one['deposit']}" for one in kept))
 
 
 class HandedOver(TypedDict):
@@ -132,19 +67,17 @@ def hand_over(
     """Deal this trustee's share of the token key anew, sealed for the trustees on the cards.
 
     With the cards of the same trustees all shares are renewed. The card of a successor takes the seat of the trustee
-    whose card is missing, and gets its mask key back: pass it only if you know that this trustee is lost or leaves.
+    whose card is missing: pass it only if you know that this trustee is lost or leaves.
     """
-    from federation.protocol import custody, succession
+    from federation.protocol import succession
     from federation.protocol.enrolment import fingerprint
     from trustee import home as trustee_home
 
     with failing():
         committee, share = trustee_home.kept_committee(home), trustee_home.kept_share(home)
         seats, opened = succession.seated(committee, _cards(cards))
-        kept = trustee_home.deposits(home)
-        returned = custody.returned_shares(committee, opened, kept, share.index, trustee_home.sealing_key(home))
         key = trustee_home.signing_key(home)
-        write_new(out, succession.hand_over(key, share, committee, opened, os.urandom, returned))
+        write_new(out, succession.hand_over(key, share, committee, opened, os.urandom))
     shown = fingerprint(seats.name)
     if as_json:
         handed: HandedOver = {"handover": str(out), "index": share.index, "seats_fingerprint": shown}
@@ -160,7 +93,6 @@ class TakenOver(TypedDict):
     committee: str
     index: int
     fingerprint: str
-    mask_key_recovered: bool
 
 
 def take_over(
@@ -168,7 +100,7 @@ def take_over(
         list[Path],
         typer.Argument(
             metavar="FILE...",
-            help="All cards, handovers of at least the threshold, and the deposit of a trustee that is replaced.",
+            help="All cards, and handovers of at least the threshold.",
             click_type=InputFile(exists=True),
         ),
     ],
@@ -184,19 +116,16 @@ def take_over(
 
     They do when the provider's directory shows them. The share before is erased then.
     """
-    from federation.protocol import custody, succession
+    from federation.protocol import succession
     from federation.protocol.enrolment import fingerprint
     from trustee import home as trustee_home
 
     with failing():
         before = _committee(committee) if committee else trustee_home.kept_committee(home)
-        cards, handovers, deposits = _sorted(files)
+        cards, handovers = _sorted(files)
         after = succession.succeeded(before, cards, handovers)
         key, sealing = trustee_home.signing_key(home), trustee_home.sealing_key(home)
         share = succession.own_new_share(before, cards, handovers, key.public, sealing)
-        recovered = custody.recovered_key(before, cards, handovers, deposits, key.public, sealing)
-        if recovered is not None:
-            trustee_home.keep_former(home, recovered)
         file = trustee_home.keep_next(home, share, after)
     shown = fingerprint(after.name)
     if as_json:
@@ -204,13 +133,10 @@ def take_over(
             "committee": str(file),
             "index": share.index,
             "fingerprint": shown,
-            "mask_key_recovered": recovered is not None,
         }
         show_json(taken)
         return
     show(f"trustee      {share.index} of {len(after.trustees)}", f"committee    {file}", f"fingerprint  {shown}")
-    if recovered is not None:
-        show("mask key     recovered: the series goes on")
     tell(
         "check that every trustee has the same fingerprint; restart `serve`;"
         " then one gives the committee and all handovers to the provider, for `pharoah-provider reseat`"
@@ -235,21 +161,18 @@ def _cards(files: list[Path]) -> "list[TrusteeCard]":
     return cards
 
 
-def _sorted(files: list[Path]) -> "tuple[list[TrusteeCard], list[bytes], list[bytes]]":
-    """Separates cards, handovers and deposits by their labels."""
+def _sorted(files: list[Path]) -> "tuple[list[TrusteeCard], list[bytes]]":
+    """Separates cards and handovers by their labels."""
     from crypto.codec import decode, is_labelled
     from crypto.signing import Signed
-    from federation.protocol.custody import Deposit
     from federation.protocol.seats import Handover
 
-    cards, handovers, deposits = [], [], []
+    cards, handovers = [], []
     for file in files:
         with about(file):
             body = decode(Signed, file.read_bytes()).body
             if is_labelled(Handover, body):
                 handovers.append(file.read_bytes())
-            elif is_labelled(Deposit, body):
-                deposits.append(file.read_bytes())
             else:
                 cards.append(file)
-    return _cards(cards), handovers, deposits
+    return _cards(cards), handovers

@@ -6,13 +6,13 @@
     share.key  committee                 the result of the ceremony (`federation.protocol.ceremony`)
     next.key  next.committee             the result of a handover (`federation.protocol.succession`) that is not in
                                          force yet; they take the places of those two once the directory shows it
-    deposits/                            what mask trustees left with this one (`federation.protocol.custody`)
-    next.mask                            a new mask key, until the directory shows it
-    former.key                           the mask key of before, its own or a predecessor's, for a series that goes on
+    next.mask                            a new mask key, until the directory shows it: then it is mask.key, and the one
+                                         before is gone
     trustee.db                           the pinned directory and the log
 
 The directory has mode 0700 and each file 0600. Files are never overwritten, except the database, by
-`renew_certificate` the TLS files, and by a handover those of the share: the old share is erased with it.
+`renew_certificate` the TLS files, and by a handover those of the share and the mask key: the old ones are erased with
+it. A mask key is erased soon after its epoch in any case.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,10 +23,9 @@ from pathlib import Path
 from crypto.codec import decode, encode
 from crypto.masking import MaskKey
 from crypto.ristretto import RandomBytes
-from crypto.signing import SigningKey, reopened
+from crypto.signing import SigningKey
 from crypto.threshold import KeyShare
 from federation.protocol.ceremony import Committee, KeptShare
-from federation.protocol.custody import Deposit
 from federation.protocol.directory import Chain, Directory
 from federation.protocol.enrolment import SealingKey, TrusteeCard, host_of, open_trustee_card
 from federation.runtime.clock import SECONDS_PER_HOUR
@@ -37,8 +36,8 @@ from federation.transport.certificates import Certificate, hosts_of, issue
 from trustee.trustee import Trustee, TrusteeLimits
 
 TLS_KEY, TLS_CERTIFICATE, CARD = "tls.key", "tls.crt", "trustee.card"
+MASK, NEXT_MASK = "mask.key", "next.mask"
 SHARE, COMMITTEE, MEMORY = "share.key", "committee", "trustee.db"
-DEPOSITS, FORMER, NEXT_MASK = "deposits", "former.key", "next.mask"
 NEXT_SHARE, NEXT_COMMITTEE = "next.key", "next.committee"
 
 
@@ -48,9 +47,9 @@ def create(home: Path, address: str, names: Sequence[str], random_bytes: RandomB
     HomeError, and nothing is changed, if there are keys already.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _refuse_existing(home, "signing.key", "mask.key", "sealing.key", TLS_KEY, TLS_CERTIFICATE, CARD)
+    _refuse_existing(home, "signing.key", MASK, "sealing.key", TLS_KEY, TLS_CERTIFICATE, CARD)
     signing = SigningKey(new_key(home / "signing.key", random_bytes))
-    mask = MaskKey(new_key(home / "mask.key", random_bytes))
+    mask = MaskKey(new_key(home / MASK, random_bytes))
     sealing = SealingKey(new_key(home / "sealing.key", random_bytes))
     certificate = issue(signing, _hosts(address, names), now)
     write_secret(home / TLS_KEY, certificate.key_pem)
@@ -78,9 +77,18 @@ def renew_certificate(home: Path, names: Sequence[str], now: datetime, lifetime_
     return certificate
 
 
-def mask_key(home: Path) -> MaskKey:
-    """The key of this trustee's masks."""
-    return MaskKey(read_key(home / "mask.key"))
+def mask_key(home: Path) -> MaskKey | None:
+    """The key of this trustee's masks; None once it is erased."""
+    return _mask_key(home / MASK)
+
+
+def next_mask_key(home: Path) -> MaskKey | None:
+    """The mask key that serves when the directory shows it; None where none was made."""
+    return _mask_key(home / NEXT_MASK)
+
+
+def _mask_key(file: Path) -> MaskKey | None:
+    return MaskKey(read_key(file)) if file.exists() else None
 
 
 def own_card(home: Path) -> TrusteeCard:
@@ -121,19 +129,6 @@ def keep_next(home: Path, share: KeyShare, committee: Committee) -> Path:
     return home / NEXT_COMMITTEE
 
 
-def keep_deposit(home: Path, owner: int, deposit: bytes) -> Path:
-    """Stores what a mask trustee left here, in place of an earlier one of its seat."""
-    folder = home / DEPOSITS
-    folder.mkdir(mode=0o700, exist_ok=True)
-    replace_secret(folder / str(owner), deposit)
-    return folder / str(owner)
-
-
-def deposits(home: Path) -> list[bytes]:
-    """What mask trustees left here."""
-    return [read(file) for file in sorted((home / DEPOSITS).glob("[0-9]*"))]
-
-
 def renew_mask_key(home: Path, random_bytes: RandomBytes, now: datetime) -> TrusteeCard:
     """Makes the mask key that serves from the next handover on, and a new card with it; HomeError if one waits."""
     _refuse_existing(home, NEXT_MASK)
@@ -144,21 +139,12 @@ def renew_mask_key(home: Path, random_bytes: RandomBytes, now: datetime) -> Trus
     return card
 
 
-def keep_former(home: Path, key: MaskKey) -> None:
-    """Stores a mask key for the series that goes on under it."""
-    replace_secret(home / FORMER, key.scalar.to_bytes(32, "little"))
-
-
-def other_mask_keys(home: Path) -> list[MaskKey]:
-    """The mask key of before, while its series goes on, and the one to come."""
-    former = [MaskKey.from_scalar(read_key(home / FORMER))] if (home / FORMER).exists() else []
-    return former + ([MaskKey(read_key(home / NEXT_MASK))] if (home / NEXT_MASK).exists() else [])
-
-
 def erase_spent(home: Path, trustee: Trustee) -> None:
-    """Erases the mask key of before once the series that it was for is over."""
-    if not trustee.holds_former:
-        (home / FORMER).unlink(missing_ok=True)
+    """Erases the mask key once its epoch is over."""
+    trustee.forget_spent()
+    key = mask_key(home)
+    if key is not None and trustee.is_spent(key.public):
+        (home / MASK).unlink()
 
 
 def settle(home: Path, directory: Directory) -> None:
@@ -169,27 +155,16 @@ def settle(home: Path, directory: Directory) -> None:
     if committee.trustees != directory.trustees:
         return
     _renew_masks(home, committee)
-    _erase_deposits(home, committee)
     if (home / NEXT_SHARE).exists():  # else it was killed after the next line
         (home / NEXT_SHARE).replace(home / SHARE)
     (home / NEXT_COMMITTEE).replace(home / COMMITTEE)
 
 
-def _erase_deposits(home: Path, committee: Committee) -> None:
-    """Shares of mask keys that the new committee does not have, of those who left or renewed theirs, serve nobody."""
-    shown = {trustee.mask_key for trustee in committee.trustees}
-    for file in (home / DEPOSITS).glob("[0-9]*"):
-        if reopened(Deposit, read(file)).mask_key not in shown:
-            file.unlink()
-
-
 def _renew_masks(home: Path, committee: Committee) -> None:
-    """The new mask key takes its place if the new committee has it; the one before stays for its series."""
-    if (home / NEXT_MASK).exists():
-        shown = {trustee.mask_key for trustee in committee.trustees}
-        if MaskKey(read_key(home / NEXT_MASK)).public in shown:
-            keep_former(home, mask_key(home))
-            (home / NEXT_MASK).replace(home / "mask.key")
+    """The new mask key takes the place of the one before if the new committee has it."""
+    shown, upcoming = {trustee.mask_key for trustee in committee.trustees}, next_mask_key(home)
+    if upcoming is not None and upcoming.public in shown:
+        (home / NEXT_MASK).replace(home / MASK)
 
 
 def kept_committee(home: Path) -> Committee:
@@ -241,13 +216,13 @@ def _opened(home: Path, entries: Iterable[bytes], random_bytes: RandomBytes, lim
     renewed = decode(KeptShare, read(home / NEXT_SHARE)).share if (home / NEXT_SHARE).exists() else None
     signing, mask = signing_key(home), mask_key(home)
     record = committee.trustees[share.index - 1]
-    if (signing.public, mask.public) != (record.verify_key, record.mask_key):
+    if signing.public != record.verify_key or (mask is not None and mask.public != record.mask_key):
         raise HomeError(
             f"the keys are not those of the ceremony: {home}", hint="restore all files from the same backup"
         )
     memory = home / MEMORY
     create_file(memory)
-    return Trustee(share, signing, mask, tuple(entries), memory, random_bytes, limits, renewed, other_mask_keys(home))
+    return Trustee(share, signing, mask, tuple(entries), memory, random_bytes, limits, renewed, next_mask_key(home))
 
 
 def _settle_pinned(home: Path) -> None:

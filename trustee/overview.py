@@ -42,6 +42,7 @@ class Asked:
     rounds_unmasked: int
     last_round_id: str
     conflicts: int
+    has_mask_key: bool
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ def _asked(trustee: Trustee, limits: TrusteeLimits, now_hour: float) -> Asked:
         rounds_unmasked=sum(unmasked for _, _, unmasked in rounds),
         last_round_id=str(rounds[-1][0]) if rounds else "",
         conflicts=len(trustee.conflicts()),
+        has_mask_key=trustee.has_mask_key,
     )
 
 
@@ -128,6 +130,8 @@ def _attention(federation: Asked | None, days: float | None) -> list[str]:
     wrong = []
     if federation and federation.conflicts:
         wrong.append("the provider signed two sets for one round: see `pharoah-trustee log`")
+    if federation and not federation.has_mask_key:
+        wrong.append("the mask key of the epoch before is erased: see `pharoah-trustee renew-mask-key`")
     if days is not None and days < EXPIRES_SOON_D:
         end = f"ends in {counted_as(math.floor(days), 'day')}" if days >= 0 else "has ended"
         wrong.append(f"the certificate {end}: run `pharoah-trustee renew-certificate`")

@@ -20,8 +20,7 @@ from trustee.trustee import TrusteeLimits
 def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
     """Answers tenants and the provider until `stop` is set."""
     own = settings.trustee
-    deposits = (lambda: trustee_home.deposits(home)) if own.custody == "required" else None
-    limits = TrusteeLimits(own.evaluations_per_epoch, own.evaluations_floor, own.cohort_minimum, now_hour, deposits)
+    limits = TrusteeLimits(own.evaluations_per_epoch, own.evaluations_floor, own.cohort_minimum, now_hour)
     certificate, key = read(home / trustee_home.TLS_CERTIFICATE), read(home / trustee_home.TLS_KEY)
     with closing(trustee_home.open_trustee(home, os.urandom, limits)) as trustee:
         known = parties(lambda: trustee.chain.directory)

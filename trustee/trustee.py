@@ -6,13 +6,12 @@ Requests and answers are bytes, so that the same object serves in process and ov
   now. A repeated request gets the same answer and is not charged again.
 - *Endorse*: the provider signs one set of contributions for a round, in groups, with the headers that the tenants
   signed and the plan. The trustee, whether it masks or not, checks it and binds itself to this set, for the round and
-  for its place in its series; another set is refused for ever.
+  for its window of the epoch; another set is refused for ever. An empty set gives the round up.
 - *Unmask*: needs the endorsements of all mask trustees and of a quorum of all trustees for the same set
-  (`Directory.quorum`). So no two sets of a round or of a place are unmasked, also where the memory of a mask trustee
-  is lost, and if the provider signed two, both signatures are kept as proof.
-- In a series (`crypto.continual_counting`) a trustee removes the mask of this week's noise and of the weighted sum of
-  the weeks so far, never of a single week. It knows the earlier weeks and sets from its own database.
-- A contribution that came too late for its round counts in a later one of its series, once: its counts, not its noise.
+  (`Directory.quorum`). So no two sets of a window are unmasked, also where the memory of a mask trustee is lost, and if
+  the provider signed two, both signatures are kept as proof.
+- A mask key serves one epoch (`trustee.places`). It is erased when the directory shows another one, and soon after the
+  epoch in any case.
 - *Anchor*: signs and dates the head of a tenant's journal, one line of anchors for each tenant (`trustee.anchors`).
 - If its disk fails it answers nothing and raises StorageFailed.
 
@@ -21,13 +20,10 @@ which opaque tokens, since it counts the owners of rows.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Self
-
-import numpy as np
 
 from crypto import masking, voprf
 from crypto.codec import decode, digest, encode, first_field
@@ -46,12 +42,12 @@ from crypto.errors import (
 from crypto.ids import Digest, EncodedElement, EncodedProof, MaskPublicKey, RoundId, TenantId
 from crypto.masking import MaskStream, Words
 from crypto.ristretto import Element, RandomBytes, mul_base
-from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by, reopened
+from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by
 from crypto.threshold import KeyShare
-from federation.protocol.directory import Directory, open_of_seat
-from federation.protocol.life_table import embed
+from federation.protocol.directory import Directory, SeatsChanged, open_of_seat
+from federation.protocol.endorsed import EndorsedSet
 from federation.protocol.noise import open_groups
-from federation.protocol.plan import Plan, check_continues
+from federation.protocol.plan import Plan
 from federation.protocol.round_messages import (
     ContributionHeader,
     DirectoryUpdate,
@@ -68,13 +64,12 @@ from federation.protocol.subjects import TOKEN_DIMENSIONS
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.pinned_directory import pin
 from federation.runtime.sqlite import Connection, reporting, transaction
-from trustee import anchors, kept_sums, meter, places
-from trustee.new_epochs import check_new_epoch
+from trustee import anchors, meter, places
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS directory (number INTEGER PRIMARY KEY, entry BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS endorsed (round_id BLOB PRIMARY KEY, series BLOB, request BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS opened (round_id BLOB PRIMARY KEY REFERENCES endorsed, number INTEGER NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS endorsed (round_id BLOB PRIMARY KEY, request BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS opened (round_id BLOB PRIMARY KEY REFERENCES endorsed);
 CREATE TABLE IF NOT EXISTS conflicts (round_id BLOB NOT NULL, proof BLOB NOT NULL, PRIMARY KEY (round_id, proof));
 """
 
@@ -87,67 +82,52 @@ class ShareOutdated(Refusal):
 
 @dataclass(frozen=True)
 class TrusteeLimits:
-    """The limits of a trustee. `trustee.meter` has the meaning of those of evaluations; it needs a clock.
-
-    With `deposits`, which tells what mask trustees left here, a new epoch needs new mask keys that are left here.
-    """
+    """The limits of a trustee. `trustee.meter` has the meaning of those of evaluations; it needs a clock."""
 
     evaluations_per_epoch: int = 10_000
     evaluations_floor: int = 1_000
     cohort_minimum: int = 2
     now_hour: Callable[[], float] | None = None
-    deposits: Callable[[], Sequence[bytes]] | None = None
-
-
-class _OpenedRound(NamedTuple):
-    """A round that was unmasked here: the name of its request, and its plan."""
-
-    request: Digest
-    plan: Plan
-
-    @classmethod
-    def of(cls, request: bytes) -> Self:
-        """The round of a request that was verified when it was endorsed; all but the plan in it is not decoded."""
-        plan = first_field(UnmaskRequest, decode(Signed, request).body)
-        return cls(name_of(request), reopened(Plan, plan))
 
 
 class Trustee:
-    """The trustee. Its database is a SQLite file; `founding` are directory entries to pin if it lacks them."""
+    """The trustee. Its database is a SQLite file; `founding` are directory entries to pin if it lacks them.
+
+    `renewed` and `next_mask_key` are the share and the mask key that the directory shows next. One that has erased its
+    mask key passes None: until then it masks in no round.
+    """
 
     def __init__(
         self,
         share: KeyShare,
         signing_key: SigningKey,
-        mask_key: masking.MaskKey,
+        mask_key: masking.MaskKey | None,
         founding: Sequence[bytes],
         memory: Path,
         random_bytes: RandomBytes,
         limits: TrusteeLimits = TrusteeLimits(),
         renewed: KeyShare | None = None,
-        other_mask_keys: Sequence[masking.MaskKey] = (),
+        next_mask_key: masking.MaskKey | None = None,
     ) -> None:
         self.index = share.index
         self._share = share
         self._renewed = renewed
         self._signing_key = signing_key
-        self._mask_key = mask_key
-        self._mask_keys = {key.public: key for key in (mask_key, *other_mask_keys)}
+        self._mask_keys = {key.public: key for key in (mask_key, next_mask_key) if key}
         self._random_bytes = random_bytes
         self._limits = limits
         self._connection = Connection(str(memory))
-        self._connection.executescript(_SCHEMA + meter.SCHEMA + kept_sums.SCHEMA + places.SCHEMA + anchors.SCHEMA)
+        _forget_series(self._connection)
+        self._connection.executescript(_SCHEMA + meter.SCHEMA + places.SCHEMA + anchors.SCHEMA)
         self._meter = meter.Meter(
             self._connection, limits.evaluations_per_epoch, limits.evaluations_floor, limits.now_hour
         )
         self._anchors = anchors.Anchors(self._connection, signing_key, share.index)
-        self._kept_sums = kept_sums.KeptSums(self._connection, mask_key, random_bytes)
         try:
             self.chain = pin(self._connection, founding)
             self._founders = {member.tenant for member in self.chain.founding.members}
             self._meter.note_members(self.chain.directory.by_id.keys() - self._founders)
-            self._renew_share()
-            self._forget_spent()
+            self._renew()
         except PharoahError:
             self._connection.close()
             raise
@@ -163,7 +143,7 @@ class Trustee:
         if not set(entries) <= set(self.chain.entries):
             self.chain = pin(self._connection, entries)
             self._meter.note_members(self.chain.directory.by_id.keys() - self._founders)
-            self._renew_share()
+            self._renew()
         return encode(Receipt(self.chain.directory.head))
 
     @reporting()
@@ -196,37 +176,38 @@ class Trustee:
         """Binds this trustee to one set for a round; a repeated request gets the same answer.
 
         Raises CohortTooSmall below the plan's or this trustee's own minimum, TooFewOwners for a row that too few
-        tenants own, MemberRefused for a contribution that cannot be unmasked, OutOfOrder within a series, PlanRefused,
-        NotInCustody where a new epoch lacks deposits, and AlreadyAnswered for a second set of the round or of its place
-        in its series.
+        tenants own, MemberRefused for a contribution that cannot be unmasked, SeatsChanged for mask keys that the
+        directory no longer shows, PlanRefused for those of another epoch or for other windows, and AlreadyAnswered for
+        a second set of the round or of its window. A round is given up by an empty set, which needs no cohort.
         """
         asked, plan = self._open(request)
         if self._requested(plan.round_id) is None:
             self._check_request(asked, plan)
-        self._bind(plan, request)
-        named = name_of(request)
-        return self._signing_key.sign(Endorsement(self.index, plan.round_id, named))
+        self._bind(asked, plan, request)
+        endorsed = EndorsedSet.of(plan, asked).name
+        return self._signing_key.sign(Endorsement(self.index, plan.round_id, name_of(request), endorsed))
 
     @reporting()
     def unmask(self, call: bytes) -> bytes:
         """Sums this trustee's masks over each group of the set that a quorum endorsed; the same when repeated.
 
         Raises Equivocation if a trustee endorsed another set, AlreadyAnswered if this one did, OutOfOrder without the
-        endorsements of all mask trustees and of a quorum of all.
+        endorsements of all mask trustees and of a quorum of all, PlanRefused where there is nothing to unmask or the
+        mask key is erased.
         """
         told = decode(UnmaskCall, call)
         asked, plan = self._open(told.request)
         if not self._masks_in(plan):
             raise PlanRefused(f"trustee {self.index} does not mask in round {plan.round_id}")
+        if not asked.groups:
+            raise PlanRefused(f"round {plan.round_id} was given up: nothing of it is ever unmasked")
         named = name_of(told.request)
         if self._requested(plan.round_id) != told.request:
             raise AlreadyAnswered(f"trustee {self.index} did not endorse this set for round {plan.round_id}")
         self._check_endorsements(told, plan, named)
-        with transaction(self._connection):  # or two rounds might take one place in their series
-            self._check_order(asked, plan)
-            self._note_opened(plan)
-        sums = tuple(masking.words_to_bytes(words) for words in self._mask_sums(asked, plan))
-        self._forget_spent()
+        key = self._key_of(plan)
+        self._connection.execute("INSERT OR IGNORE INTO opened VALUES (?)", (bytes(plan.round_id),))
+        sums = tuple(masking.words_to_bytes(words) for words in self._mask_sums(key, asked, plan))
         return self._signing_key.sign(UnmaskShare(self.index, plan.round_id, named, sums))
 
     @reporting()
@@ -244,7 +225,7 @@ class Trustee:
     def rounds(self) -> list[tuple[RoundId, Digest, bool]]:
         """The log: each round that was endorsed, the digest of its one request, and whether it was unmasked."""
         rows = self._connection.execute(
-            "SELECT round_id, request, number IS NOT NULL FROM endorsed LEFT JOIN opened USING (round_id)"
+            "SELECT round_id, request, opened.round_id IS NOT NULL FROM endorsed LEFT JOIN opened USING (round_id)"
             " ORDER BY endorsed.rowid"
         )
         return [(RoundId(name), name_of(request), bool(done)) for name, request, done in rows]
@@ -254,12 +235,28 @@ class Trustee:
         rows = self._connection.execute("SELECT round_id, proof FROM conflicts ORDER BY round_id, proof")
         return [(RoundId(name), bytes(proof)) for name, proof in rows]
 
-    # ---- shares ------------------------------------------------------------------------------------------------------
+    # ---- keys --------------------------------------------------------------------------------------------------------
 
-    def _renew_share(self) -> None:
-        """Takes the renewed share once the directory shows its key, and forgets the one before."""
+    @property
+    def has_mask_key(self) -> bool:
+        """Whether it holds the mask key that the directory shows for it."""
+        return self.chain.directory.trustee(self.index).mask_key in self._mask_keys
+
+    def is_spent(self, mask_key: MaskPublicKey) -> bool:
+        """Whether the directory replaced a mask key, or its epoch is over and the last round of that had its time."""
+        end = places.spent_at(self._connection, mask_key)
+        has_ended = end is not None and self._limits.now_hour is not None and self._limits.now_hour() >= end
+        return has_ended or mask_key in self.chain.directory.retired
+
+    def forget_spent(self) -> None:
+        """Forgets the mask keys that have nothing left to open."""
+        self._mask_keys = {public: key for public, key in self._mask_keys.items() if not self.is_spent(public)}
+
+    def _renew(self) -> None:
+        """Takes the renewed share once the directory shows its key, and forgets the one before, and spent mask keys."""
         if self._renewed is not None and self._is_current(self._renewed):
             self._share, self._renewed = self._renewed, None
+        self.forget_spent()
 
     def _is_current(self, share: KeyShare) -> bool:
         return mul_base(share.secret).encoded == self.chain.directory.trustee(self.index).share_key
@@ -273,7 +270,10 @@ class Trustee:
 
     def _check_request(self, asked: UnmaskRequest, plan: Plan) -> None:
         directory = self.chain.at(plan.directory)
-        self._key_of(plan)
+        _check_windows(plan, directory)
+        if not asked.groups:
+            return
+        self._check_mask_keys(plan)
         needed = max(plan.cohort_minimum, self._limits.cohort_minimum)
         smallest = min(len(group) for group in asked.groups)
         if smallest < needed:
@@ -281,11 +281,18 @@ class Trustee:
         for signed in chain.from_iterable(asked.groups):
             self._check_contribution(signed, plan, directory)
         _check_owners(asked, plan, directory)
-        if self._limits.deposits is not None:
-            check_new_epoch(plan, self._endorsed_plans(), directory, self.index, self._limits.deposits())
-        if self._masks_in(plan):  # who does not opens nothing, and knows no order
-            self._check_order(asked, plan)
-            self._check_late(asked, plan)
+
+    def _check_mask_keys(self, plan: Plan) -> None:
+        """Whoever holds a mask key that was replaced could take off what is under it: nothing more is put there."""
+        directory = self.chain.directory
+        gone = [one.index for one in plan.trustees if not directory.masks(one.index, one.mask_key)]
+        if gone:
+            raise SeatsChanged(
+                f"round {plan.round_id} has other mask keys than the directory, of trustees {gone}",
+                hint="the provider gives this round up, and its units count in the next",
+            )
+        if self._masks_in(plan):
+            self._key_of(plan)
 
     def _check_contribution(self, signed: bytes, plan: Plan, directory: Directory) -> None:
         """MemberRefused unless a member signed this for this plan, and its mask can be made."""
@@ -294,97 +301,45 @@ class Trustee:
             header = open_signed_by(ContributionHeader, signed, directory.verify_key)
             if (header.round_id, header.plan) != (plan.round_id, digest(encode(plan))):
                 raise PeerFault("the contribution answers another plan")
-            self._key_of(plan).stream_key(self._stream(header, plan, directory))
+            if self._masks_in(plan):
+                key = self._key_of(plan)
+                key.stream_key(self._stream(key, header, directory))
         except PharoahError as error:
             raise MemberRefused(f"{tenant}: {error.what}") from error
-
-    def _check_late(self, asked: UnmaskRequest, plan: Plan) -> None:
-        """Each late contribution answers an earlier plan of the series, and was opened in no round of it.
-
-        A tenant's answer to a plan is opened once, whatever it says: so each job-week counts once.
-        """
-        if not asked.late:
-            return
-        opened = self._contributions_opened_before(plan)
-        for late in asked.late:
-            before = open_signed(Plan, late.plan, self.chain.directory.provider)
-            check_continues(before, plan)
-            directory = self.chain.at(before.directory)
-            for signed, header in zip(late.contributions, late.headers, strict=True):
-                self._check_contribution(signed, before, directory)
-                if (header.round_id, header.tenant) in opened:
-                    raise MemberRefused(f"{header.tenant}: its answer to round {header.round_id} was opened before")
-
-    def _contributions_opened_before(self, plan: Plan) -> set[tuple[RoundId, TenantId]]:
-        requests = [self._open(self._requested(before.plan.round_id) or b"")[0] for before in self._opened_before(plan)]
-        groups = chain.from_iterable((*asked.headers, *(late.headers for late in asked.late)) for asked in requests)
-        return {(header.round_id, header.tenant) for header in chain.from_iterable(groups)}
-
-    @property
-    def holds_former(self) -> bool:
-        """Whether it holds a mask key of before the last change of seats: not after the series of that key."""
-        return any(self._is_former(key) for key in self._mask_keys)
-
-    def _is_former(self, key: MaskPublicKey) -> bool:
-        """Whether a key is of before, its predecessor's or its own, as the directory tells; one to come is not."""
-        directory = self.chain.directory
-        return key != directory.trustee(self.index).mask_key and (self.index, key) in directory.kept_mask_keys
-
-    def _forget_spent(self) -> None:
-        """Forgets a key of before once a round was opened under the directory's: the series before is over."""
-        last = self._connection.execute(
-            "SELECT request FROM endorsed JOIN opened USING (round_id) ORDER BY number DESC LIMIT 1"
-        ).fetchone()
-        current = self.chain.directory.trustee(self.index).mask_key
-        if last is not None and self._masks_under(_OpenedRound.of(bytes(last[0])).plan) == current:
-            self._mask_keys = {public: key for public, key in self._mask_keys.items() if not self._is_former(public)}
-
-    def _key_of(self, plan: Plan) -> masking.MaskKey:
-        """The key of the plan's masks: a series goes on under the key that it began with."""
-        own = self._masks_under(plan)
-        if own not in self._mask_keys:
-            raise PlanRefused(f"round {plan.round_id} has another mask key of trustee {self.index}")
-        return self._mask_keys[own]
 
     def _masks_in(self, plan: Plan) -> bool:
         return self.index in {trustee.index for trustee in plan.trustees}
 
-    def _masks_under(self, plan: Plan) -> MaskPublicKey:
-        """The mask key that the plan names for this trustee; its own where it does not mask."""
-        return next((one.mask_key for one in plan.trustees if one.index == self.index), self._mask_key.public)
+    def _key_of(self, plan: Plan) -> masking.MaskKey:
+        """The key of its masks in a plan; PlanRefused where it is erased."""
+        named = next(one.mask_key for one in plan.trustees if one.index == self.index)
+        if named not in self._mask_keys:
+            raise PlanRefused(
+                f"trustee {self.index} has no mask key for round {plan.round_id}: it is erased after its epoch",
+                hint="restart `serve` after `take-over`; without a new key, run `pharoah-trustee renew-mask-key` first",
+            )
+        return self._mask_keys[named]
 
-    def _stream(self, header: ContributionHeader, plan: Plan, directory: Directory) -> MaskStream:
-        theirs, own = directory.member(header.tenant).mask_key, self._key_of(plan).public
+    def _stream(self, key: masking.MaskKey, header: ContributionHeader, directory: Directory) -> MaskStream:
+        theirs = directory.member(header.tenant).mask_key
         named = header.round_id, header.plan, header.tenant, theirs, header.nonce
-        return MaskStream(*named, self.index, own)
+        return MaskStream(*named, self.index, key.public)
 
-    def _check_order(self, asked: UnmaskRequest, plan: Plan) -> None:
-        """The rounds of a series are opened one after the other, and every trustee has opened the same ones."""
-        before = self._opened_before(plan)
-        last = before[-1] if before else None
-        if asked.after != (last and last.request) or plan.position != len(before):
-            raise OutOfOrder(f"round {plan.round_id} does not follow the {len(before)} opened rounds of its series")
-        if last is not None:
-            check_continues(last.plan, plan)
-
-    def _bind(self, plan: Plan, request: bytes) -> None:
+    def _bind(self, asked: UnmaskRequest, plan: Plan, request: bytes) -> None:
         name = bytes(plan.round_id)
-        series = bytes(plan.series.name) if plan.series else None
         with transaction(self._connection):
+            if asked.groups:
+                places.check_mask_keys(self._connection, plan)
             first = places.take(self._connection, plan)
             if first == plan.round_id:
-                self._connection.execute("INSERT OR IGNORE INTO endorsed VALUES (?, ?, ?)", (name, series, request))
+                self._connection.execute("INSERT OR IGNORE INTO endorsed VALUES (?, ?)", (name, request))
             bound = self._requested(first)
-            if bound != request:
+            if bound != request and asked.groups:  # to give up a round that another trustee endorsed is no fault
                 self._connection.execute("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", (name, request))
         if bound != request:
             raise AlreadyAnswered(
-                f"trustee {self.index} endorsed another set for round {plan.round_id}, or at its place in its series"
+                f"trustee {self.index} endorsed another set for round {plan.round_id}, or for its window"
             )
-
-    def _endorsed_plans(self) -> Iterator[Plan]:
-        for (request,) in self._connection.execute("SELECT request FROM endorsed"):
-            yield _OpenedRound.of(bytes(request)).plan
 
     def _requested(self, round_id: RoundId) -> bytes | None:
         row = self._connection.execute("SELECT request FROM endorsed WHERE round_id = ?", (bytes(round_id),)).fetchone()
@@ -421,67 +376,35 @@ class Trustee:
             row = bytes(plan.round_id), proof
             self._connection.execute("INSERT OR IGNORE INTO conflicts VALUES (?, ?)", row)
 
-    def _note_opened(self, plan: Plan) -> None:
-        self._connection.execute(
-            "INSERT OR IGNORE INTO opened SELECT ?, coalesce(max(number), 0) + 1 FROM opened",
-            (bytes(plan.round_id),),
-        )
+    def _mask_sums(self, key: masking.MaskKey, asked: UnmaskRequest, plan: Plan) -> list[Words]:
+        sums = [self._sum(key, group, plan) for group in asked.headers]
+        return open_groups(plan, sums, min(len(group) for group in asked.groups))
 
-    def _opened_before(self, plan: Plan) -> list[_OpenedRound]:
-        """The rounds of the plan's series that were unmasked here before it, in order; none without a series."""
-        if plan.series is None:
-            return []
-        rows = self._connection.execute(
-            "SELECT request FROM endorsed JOIN opened USING (round_id) WHERE series = ? ORDER BY number",
-            (bytes(plan.series.name),),
-        )
-        opened = (_OpenedRound.of(request) for (request,) in rows)
-        return list(takewhile(lambda one: one.plan.round_id != plan.round_id, opened))
-
-    def _mask_sums(self, asked: UnmaskRequest, plan: Plan) -> list[Words]:
-        sums = [self._sum(group, plan, plan.words) for group in asked.headers]
-        sums[0][: plan.cells] += self._late_counts(asked, plan)
-        left_out = {(one.position, one.group) for one in asked.left_out}
-        past = [
-            embed(before.plan.tables, plan.tables, self._counted(before.plan, left_out))
-            for before in self._opened_before(plan)
-        ]
-        if plan.series is not None:
-            if plan.position == 0:
-                self._kept_sums.erase_other_series(plan.series.name)
-            self._kept_sums.keep(plan.round_id, [total[: plan.cells] for total in sums])
-        return open_groups(plan, past, sums, min(len(group) for group in asked.groups))
-
-    def _counted(self, plan: Plan, left_out: set[tuple[int, int]]) -> Words:
-        """The masks of the counts of an earlier round, without the groups that were left out since."""
-        groups = {group for position, group in left_out if position == plan.position}
-        return self._kept_sums.total(plan.round_id, groups, lambda: self._counts(plan))
-
-    def _counts(self, plan: Plan) -> list[Words]:
-        asked, _ = self._open(self._requested(plan.round_id) or b"")
-        sums = [self._sum(group, plan, plan.cells) for group in asked.headers]
-        sums[0] += self._late_counts(asked, plan)
-        return sums
-
-    def _late_counts(self, asked: UnmaskRequest, plan: Plan) -> Words:
-        """The masks of the counts of late contributions, laid out as in this round."""
-        total = np.zeros(plan.cells, np.uint64)
-        for late in asked.late:
-            before = reopened(Plan, late.plan)
-            total += embed(before.tables, plan.tables, self._sum(late.headers, before, before.cells))
-        return total
-
-    def _sum(self, headers: Sequence[ContributionHeader], plan: Plan, words: int) -> Words:
+    def _sum(self, key: masking.MaskKey, headers: Sequence[ContributionHeader], plan: Plan) -> Words:
         directory = self.chain.at(plan.directory)
-        streams = (self._stream(header, plan, directory) for header in headers)
-        return masking.sum_of_masks(self._key_of(plan), streams, words)
+        streams = (self._stream(key, header, directory) for header in headers)
+        return masking.sum_of_masks(key, streams, plan.words)
+
+
+def _forget_series(connection: Connection) -> None:
+    """Drops the sets of a version that had series: it cannot read their plans, so nothing of them is ever unmasked."""
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'kept_sums'").fetchone():
+        connection.executescript("DROP TABLE kept_sums; DROP TABLE places; DROP TABLE opened; DROP TABLE endorsed;")
+
+
+def _check_windows(plan: Plan, directory: Directory) -> None:
+    """PlanRefused unless the windows of the plan lie in its epoch: else an hour might be in windows of two epochs."""
+    if {directory.epoch(plan.windows[0]), directory.epoch(plan.windows[-1] - 1)} != {plan.epoch}:
+        raise PlanRefused(
+            f"round {plan.round_id} has windows outside of epoch {plan.epoch}",
+            hint="weeks_per_epoch is that of the directory, whatever the provider's settings say",
+        )
 
 
 def _check_owners(asked: UnmaskRequest, plan: Plan, directory: Directory) -> None:
     """Every token row is held, by the signed word of its owners, by as many tenants as the plan promises.
 
-    A word counts that speaks of leases in the hours that the round counts: of no other epoch, and none before its
-    series.
+    A word counts that speaks of leases in the hours that the round may count: of its epoch, up to its window.
     """
     owners: Counter[str] = Counter()
     seen = set()

@@ -5,7 +5,8 @@
 Guarantees:
 
 - A party that pinned a head accepts only entries that continue its chain, signed by the same provider.
-- A plan names the head under which its round is held.
+- A plan names the head under which its round is held. Tenants answer under the newest, or one with the same seats.
+- A mask key that a seat gave up takes no seat again.
 - A tenant's record has the tenant's signature over its mask key, so the provider cannot swap the key, and a proof of
   possession by the mask key. A member that returns cannot use an older mask key.
 - The token key, the threshold and the length of an epoch never change. Who holds a trustee's seat, and the shares of
@@ -30,7 +31,7 @@ from crypto.ristretto import Element
 from crypto.signing import Signed, SigningKey, open_signed, tenant_id
 from federation.protocol.pass_messages import PassKeys
 from federation.protocol.plan import HOURS_PER_WEEK
-from federation.protocol.seats import MaskTrusteeKey, Reseating, Seats, TrusteeRecord, check_reseating
+from federation.protocol.seats import Reseating, ReseatingRefused, Seats, TrusteeRecord, check_reseating
 
 if TYPE_CHECKING:  # masks are numpy's words: who reads a directory makes none
     from crypto.masking import MaskKey
@@ -56,6 +57,12 @@ class UnknownHead(Refusal):
     """A plan names a directory entry that is not known here, or not yet."""
 
     default_hint = "the provider must send the newer entries first; ask it to try again"
+
+
+class SeatsChanged(Refusal):
+    """A plan names trustees, or mask keys of theirs, that a newer entry of the directory has replaced."""
+
+    default_hint = "no action: nothing was sent; the provider gives this round up, and its units count in the next"
 
 
 class Member(Record, frozen=True):
@@ -143,7 +150,8 @@ NO_PASSES: Mapping[int, WeekOfPasses] = MappingProxyType({})
 class Directory:
     """The directory as of one entry, whose digest is `head`. `left` are those who left, with the keys they last had.
 
-    `passes` are by week since 1970; none where the provider issues none.
+    `retired` are the mask keys that seats had before. `passes` are by week since 1970; none where the provider issues
+    none.
     """
 
     head: Digest
@@ -155,14 +163,12 @@ class Directory:
     weeks_per_epoch: int
     by_id: Mapping[TenantId, Member]
     left: Mapping[TenantId, Member]
-    kept_mask_keys: frozenset[MaskTrusteeKey] = frozenset()
+    retired: frozenset[MaskPublicKey] = frozenset()
     passes: Mapping[int, WeekOfPasses] = field(default_factory=lambda: NO_PASSES)
 
-    def masks(self, index: int, mask_key: MaskPublicKey, *, goes_on: bool) -> bool:
-        """Whether this trustee masks under this key; one of before a change of seats is for a series that `goes_on`."""
-        if any((trustee.index, trustee.mask_key) == (index, mask_key) for trustee in self.trustees):
-            return True
-        return goes_on and (index, mask_key) in self.kept_mask_keys
+    def masks(self, index: int, mask_key: MaskPublicKey) -> bool:
+        """Whether this is the mask key of that trustee."""
+        return any((trustee.index, trustee.mask_key) == (index, mask_key) for trustee in self.trustees)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -250,6 +256,10 @@ class Chain:
             raise UnknownHead(f"no directory with the head {head.hex()[:16]}… is pinned here")
         return found
 
+    def has_same_seats(self, head: Digest) -> bool:
+        """Whether nobody's seat, keys or address changed since the entry whose digest is `head`; errors as of `at`."""
+        return self.at(head).trustees == self.directory.trustees
+
     @property
     def directories(self) -> Collection[Directory]:
         """The directory after each entry, oldest first."""
@@ -309,12 +319,15 @@ def _reseated(before: Directory, entry: Reseating) -> Directory:
     _check_place(before, entry)
     seats = Seats.of(before.trustees)
     key = seats.key(before.threshold, before.group_key)
-    kept = check_reseating(key, seats, Seats(entry.trustees), entry.handovers)
-    staying = {trustee.verify_key for trustee in entry.trustees}
-    held = {trustee.index for trustee in before.trustees if trustee.verify_key in staying}
-    kept |= {(index, mask_key) for index, mask_key in before.kept_mask_keys if index in held}
-    named = digest(encode(entry))
-    return replace(before, head=named, number=entry.number, trustees=entry.trustees, kept_mask_keys=frozenset(kept))
+    check_reseating(key, seats, Seats(entry.trustees), entry.handovers)
+    old, new = ({trustee.mask_key for trustee in trustees} for trustees in (before.trustees, entry.trustees))
+    if back := [trustee.index for trustee in entry.trustees if trustee.mask_key in before.retired]:
+        raise ReseatingRefused(
+            f"entry {entry.number} brings back mask keys that trustees {back} had before",
+            hint="their cards are old ones; each hands out its newest, and all hand over again",
+        )
+    retired = before.retired | (old - new)
+    return replace(before, head=digest(encode(entry)), number=entry.number, trustees=entry.trustees, retired=retired)
 
 
 def _stepped(before: Directory | None, entry: DirectoryEntry) -> Directory:
@@ -334,9 +347,9 @@ def _stepped(before: Directory | None, entry: DirectoryEntry) -> Directory:
         by_id[member.tenant] = member
     if len({member.mask_key for member in by_id.values()}) != len(by_id):
         raise Fork(f"after entry {entry.number} two members have one mask key")
-    kept = before.kept_mask_keys if before else frozenset[MaskTrusteeKey]()
+    retired = before.retired if before else frozenset[MaskPublicKey]()
     passes = before.passes if before else NO_PASSES
-    return Directory(digest(encode(entry)), entry.number, *entry.settled, by_id, left, kept, passes)
+    return Directory(digest(encode(entry)), entry.number, *entry.settled, by_id, left, retired, passes)
 
 
 def _check_return(

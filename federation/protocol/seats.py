@@ -9,12 +9,12 @@ Guarantees:
   with fewer of them, changes nobody.
 - A handover is bound to all seats as the directory shows them and as they shall be, so it serves for one change only.
 - The token key stays, and everybody computes the new share keys from the handovers (`crypto.resharing`).
-- The holder of a new mask key proves that it has it.
+- The holder of a new mask key proves that it has it. A mask key that a seat gave up never comes back: whoever got hold
+  of it since could take off what tenants would put under it.
 
 Not promised: that a successor is who the trustees think it is; they compare fingerprints before they sign.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:  # masks are numpy's words: who reads a directory makes none
     from crypto.masking import MaskKey
 
 MASK_SEATS = 3  # the last ones, so that of five trustees three sign and three mask
-MaskTrusteeKey = tuple[int, MaskPublicKey]
 
 
 class ReseatingRefused(Refusal):
@@ -114,14 +113,7 @@ class Seats(Message, frozen=True, tag="pharoah/seats/1"):
         return GroupKey(threshold, Element.decode(group_key), tuple(map(Element.decode, self.share_keys)))
 
 
-class ReturnedShare(Record, frozen=True):
-    """A share of a lost holder's mask key, sealed for the successor in its seat (`federation.protocol.custody`)."""
-
-    seat: Count
-    sealed: bytes
-
-
-class Handover(Message, frozen=True, tag="pharoah/handover/1"):
+class Handover(Message, frozen=True, tag="pharoah/handover/2"):
     """A trustee's share of the token key, dealt anew; travels signed by it. `sealed[i - 1]` is for seat i alone.
 
     `before` names the seats as they are, and `after` those that shall be, still with the share keys from before.
@@ -132,7 +124,6 @@ class Handover(Message, frozen=True, tag="pharoah/handover/1"):
     after: Digest
     commitments: Few[EncodedElement]
     sealed: Few[bytes]
-    returned: Few[ReturnedShare]
 
 
 class Reseating(Message, frozen=True, tag="pharoah/reseating/1"):
@@ -151,16 +142,6 @@ def with_share_key(trustee: TrusteeRecord, share_key: EncodedElement) -> Trustee
     """The same trustee under another share key."""
     own = trustee.made_hour, trustee.possession, trustee.address
     return TrusteeRecord(trustee.index, trustee.verify_key, share_key, trustee.mask_key, *own)
-
-
-def kept_mask_keys(before: Seats, after: Seats, threshold: int, handovers: Iterable[Handover]) -> set[MaskTrusteeKey]:
-    """The mask keys of before that are still held after: by a trustee that stays, or recovered by a successor."""
-    returned = Counter(share.seat for handover in handovers for share in handover.returned)
-    return {
-        (old.index, old.mask_key)
-        for old, new in zip(before.trustees, after.trustees, strict=True)
-        if old.verify_key == new.verify_key or returned[old.index] >= threshold
-    }
 
 
 def opened_handovers(before: Seats, after: Seats, handovers: Iterable[bytes]) -> dict[int, Handover]:
@@ -185,11 +166,10 @@ def commitments_of(handover: Handover) -> Elements:
     return tuple(Element.decode(commitment) for commitment in handover.commitments)
 
 
-def check_reseating(key: GroupKey, before: Seats, after: Seats, handovers: Sequence[bytes]) -> set[MaskTrusteeKey]:
+def check_reseating(key: GroupKey, before: Seats, after: Seats, handovers: Sequence[bytes]) -> None:
     """ReseatingRefused unless the trustees of `before` handed their shares over to those of `after`.
 
     BadSignature, PeerFault or TrusteeFault where a handover is wrong, or a new holder has no proof for its mask key.
-    Returns the mask keys of before that are still held, with their seats: series may go on with them.
     """
     if len(before.trustees) != len(after.trustees):
         raise ReseatingRefused(f"{len(after.trustees)} seats would take the place of {len(before.trustees)}")
@@ -203,7 +183,6 @@ def check_reseating(key: GroupKey, before: Seats, after: Seats, handovers: Seque
     for old, new in zip(before.trustees, after.trustees, strict=True):
         if with_share_key(new, old.share_key) != old:
             new.check()
-    return kept_mask_keys(before, after, key.threshold, opened.values())
 
 
 def _key_of(keys: Mapping[int, VerifyKey], dealer: int) -> VerifyKey:

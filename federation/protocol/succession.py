@@ -28,7 +28,6 @@ from federation.protocol.enrolment import SealingKey, TrusteeCard
 from federation.protocol.seats import (
     Handover,
     ReseatingRefused,
-    ReturnedShare,
     Seats,
     TrusteeRecord,
     commitments_of,
@@ -65,24 +64,20 @@ def hand_over(
     before: Committee,
     cards: Iterable[TrusteeCard],
     random_bytes: RandomBytes,
-    returned: tuple[ReturnedShare, ...] = (),
 ) -> bytes:
-    """A trustee's signed Handover to the holders on `cards`; CeremonyRefused where the share is not of `before`.
-
-    `returned` are its shares of the mask keys of those who lose their seats (`federation.protocol.custody`).
-    """
+    """A trustee's signed Handover to the holders on `cards`; CeremonyRefused where the share is not of `before`."""
     before.check_share(share)
     seats, placed = seated(before, cards)
     if before.trustees[share.index - 1].verify_key != signing_key.public:
         raise CeremonyRefused("the signing key is not that of the seat", hint="use the home that holds the share")
     dealt = resharing.reshare(_key(before), share, random_bytes)
-    draft = Handover(share.index, _seats(before).name, seats.name, (), (), ())
+    draft = Handover(share.index, _seats(before).name, seats.name, (), ())
     sealed = tuple(
         card.seal(value, _info(draft, receiver))
         for receiver, (card, value) in enumerate(zip(placed, dealt.shares, strict=True), 1)
     )
     commitments = tuple(EncodedElement(commitment.encoded) for commitment in dealt.commitments)
-    return signing_key.sign(Handover(share.index, draft.before, draft.after, commitments, sealed, returned))
+    return signing_key.sign(Handover(share.index, draft.before, draft.after, commitments, sealed))
 
 
 def succeeded(before: Committee, cards: Iterable[TrusteeCard], handovers: Sequence[bytes]) -> Committee:

@@ -31,7 +31,7 @@ from simulation.cloud.scenario import Scenario, names
 from simulation.run.federation import found
 from tenant_client.records.database import SCHEMA
 from tenant_client.records.journal import Unit
-from trustee import anchors as trustee_anchors, kept_sums, meter, places, trustee
+from trustee import anchors as trustee_anchors, meter, places, trustee
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -274,7 +274,7 @@ def test_cheap_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     settings = PlanSettings(epsilon=1.0, delta=1e-8, cohort_minimum=1, noise_shares=1)
     lease = str(LeaseId(bytes(16)))
-    with closing(found(HOMES, 1, settings, {"epsilon_per_job_week": 1.0})) as federation:
+    with closing(found(HOMES, 1, settings, {"epsilon_per_window": 1.0})) as federation:
         federation.tenants[0].journal.add([Unit(lease, 0.0, {})], [])
     cheap = [words for words in shown() if str(HOMES) in " ".join(words) or words[1] == "scenarios"]
     codes = {" ".join(words[:2]): called(words, lease).exit_code for words in cheap}
@@ -341,9 +341,7 @@ def test_columns_are_documented_and_no_others(tmp_path: Path) -> None:
     Store(provider_file).close()
     with closing(sqlite3.connect(":memory:")) as tenant_db, closing(sqlite3.connect(":memory:")) as trustee_db:
         tenant_db.executescript(SCHEMA)
-        trustee_db.executescript(
-            trustee._SCHEMA + meter.SCHEMA + kept_sums.SCHEMA + places.SCHEMA + trustee_anchors.SCHEMA
-        )
+        trustee_db.executescript(trustee._SCHEMA + meter.SCHEMA + places.SCHEMA + trustee_anchors.SCHEMA)
         assert documented_columns(model, "A tenant's home") == columns(tenant_db)
         assert documented_columns(model, "A trustee") == columns(trustee_db)
     with closing(sqlite3.connect(provider_file)) as provider_db:
