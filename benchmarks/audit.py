@@ -1,12 +1,13 @@
 """A statistical audit of the whole path, from a tenant's counts through masks and trustees to releases.
 
-    python benchmarks/audit.py [--quick] [--series] [--json] [--seconds S] [--runs N]
+    python benchmarks/audit.py [--quick] [--epoch] [--json] [--seconds S] [--runs N]
 
-Half of many job-weeks fail, by coin: each is a canary in cells of its own, in every marginal. The attacker is the
-provider with every mask trustee but one and as many of the ten tenants as a row says; it sees single contributions and
-all releases, and guesses which job-weeks failed by the likelihood ratio. What its guesses prove of epsilon is set
-beside the claim, at the plan's own δ and at δ = 0.01, where counts alone prove much. Settings are those of a provider
-and of tenants that set nothing; noise that is halved on purpose must be convicted.
+Neighbours differ in a unit, a lease in a window. Half of many units fail, by coin, in each window of a year: each is a
+canary in cells of its own, in every marginal. The attacker is the provider with every mask trustee but one and as many
+of the ten tenants as a row says; it sees single contributions and all releases, and guesses which units failed by the
+likelihood ratio. What its guesses prove of epsilon is set beside the claim, at the plan's own δ and at δ = 0.01.
+Settings are those of a provider and of tenants that set nothing, and as many collude as noise is over-provisioned for;
+noise that is a fifth narrower must be convicted.
 
 A column `proved` is a lower bound: by counts alone, which holds whatever the law of the noise is, and by law, if it is
 Gaussian. `at most` is an upper bound under the same law; for one contribution, the most by which any of 64 bits tells
@@ -26,7 +27,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial, reduce
 from operator import add
-from typing import Any
 
 from benchmarks.audit_bounds import Tally
 from benchmarks.audit_cases import Case, OfOne, OfReleases, Row, Verdict
@@ -38,82 +38,76 @@ from benchmarks.audit_masks import (
     seen_under_the_old_derivation,
     with_top_bit,
 )
-from benchmarks.audit_parties import DEFAULTS, Parties, default_settings, make_parties, make_plans
-from federation.protocol.plan import Mechanism, Plan
+from benchmarks.audit_parties import Parties, default_settings, make_parties, make_plans
+from federation.protocol.plan import Mechanism
 
 RISK, QUICK_RISK = 1e-6, 1e-10
 CONVICTED = Verdict.CONVICTED
 GAUSSIAN, LAPLACE = Mechanism.DISCRETE_GAUSSIAN, Mechanism.DISCRETE_LAPLACE
-HORIZON = DEFAULTS.horizon_weeks
 SECONDS = 540.0
-MEMBERS, ATTENDANCES = 30, ((30, 3), (20, 2), (10, 1))
+MEMBERS, ATTENDANCES = 30, ((30, 15), (20, 10), (10, 5))
+NARROWER = 0.8
 SPELLINGS = {
     "the top bit set": with_top_bit,
     "plus the point of order two": plus_order_two,
     "the key as it is": as_it_is,
 }
-_FAST, _SMALL = 5 * 2**14, 2**12  # tables that are drawn by inversion, and by OpenDP
+_CELLS, _OF_ONE = 2**15, 5 * 2**14
 
 
 def cases(parties: Parties, *, quick: bool) -> list[Case]:
     """The lines of the report, in order."""
     return [
-        *of_rounds(parties, quick=quick),
-        *of_series(parties, quick=quick),
+        *of_epoch(parties, quick=quick),
+        *of_contributions(parties, quick=quick),
         *of_attendances(quick=quick),
+        *of_gaussian(parties, quick=quick),
     ]
 
 
-def of_rounds(parties: Parties, *, quick: bool) -> list[Case]:
-    """Rounds that belong to no series."""
-
-    def case(setting: str, of: tuple[Sequence[Plan], int], runs: int, quick_runs: int, **rest: Any) -> Case:
-        return OfReleases(setting, parties, *of, quick_runs if quick else runs, **rest)
-
-    gaussian, small, laplace = (
-        (make_plans(parties, default_settings(mechanism, 1), canaries), canaries)
-        for mechanism, canaries in ((GAUSSIAN, _FAST), (GAUSSIAN, _SMALL), (LAPLACE, _SMALL))
-    )
-    halved = {"factor": 0.5, "expected": CONVICTED}
+def of_epoch(parties: Parties, *, quick: bool) -> list[Case]:
+    """All windows of an epoch, as shipped."""
+    of = parties, make_plans(parties, default_settings(LAPLACE), _CELLS), _CELLS
+    setting = f"{len(of[1])} windows of an epoch, as shipped; half collude"
     return [
-        case("one round, Gaussian", gaussian, 150, 1),
-        case("  noise halved", gaussian, 260, 1, **halved),
-        case("  two collude: 8 of 9 shares", gaussian, 100, 1, colluding=2),
-        case("one round, Gaussian, small tables", small, 24, 0),
-        case("  noise halved", small, 24, 0, **halved),
-        case("one round, Laplace", laplace, 80, 3),
-        case("  noise halved", laplace, 20, 3, **halved),
-        case("  two collude: 8 of 9 shares", laplace, 240, 0, colluding=2, expected=CONVICTED),
+        OfReleases(setting, *of, 2 if quick else 20, colluding=5),
+        OfReleases("  one of ten colludes", *of, 0 if quick else 5),
+        OfReleases("  noise a fifth narrower", *of, 3 if quick else 8, NARROWER, 5, CONVICTED),
+    ]
+
+
+def of_gaussian(parties: Parties, *, quick: bool) -> list[Case]:
+    """One round under Gaussian noise."""
+    of = parties, make_plans(parties, default_settings(GAUSSIAN), _OF_ONE)[:1], _OF_ONE
+    return [
+        OfReleases("one round, Gaussian; half collude", *of, 1 if quick else 50, colluding=5),
+        OfReleases("  noise halved", *of, 2 if quick else 50, 0.5, 5, CONVICTED),
     ]
 
 
 def of_attendances(*, quick: bool) -> list[Case]:
-    """One round of a federation of thirty, in layers, when some of them answer; a tenth of these collude."""
+    """One round of a federation of thirty, in layers, when some of them answer; half of these collude."""
     parties = make_parties(MEMBERS)
-    plans = make_plans(parties, default_settings(GAUSSIAN, 1), _FAST)
+    plans = make_plans(parties, default_settings(LAPLACE), _OF_ONE)[:1]
     found: list[Case] = []
     for answered, colluding in ATTENDANCES:
-        here = parties.answering(answered), plans, _FAST
+        here = parties.answering(answered), plans, _OF_ONE
         setting = f"one round, {answered} of {MEMBERS} answer, {colluding} collude"
-        found.append(OfReleases(setting, *here, 1 if quick else 60, colluding=colluding))
-        found.append(OfReleases("  noise halved", *here, 2 if quick else 100, 0.5, colluding, CONVICTED))
+        found.append(OfReleases(setting, *here, 1 if quick else 10, colluding=colluding))
+        found.append(OfReleases("  noise a fifth narrower", *here, 4 if quick else 10, NARROWER, colluding, CONVICTED))
     return found
 
 
-def of_series(parties: Parties, *, quick: bool) -> list[Case]:
-    """The default series, and single contributions to it."""
-    plans = make_plans(parties, default_settings(GAUSSIAN, HORIZON), _FAST)
-    releases = parties, plans, _FAST
-    one = parties, plans[0], _FAST, 1 if quick else 16
+def of_contributions(parties: Parties, *, quick: bool) -> list[Case]:
+    """Single contributions."""
+    plan = make_plans(parties, default_settings(LAPLACE), _OF_ONE)[0]
+    one = parties, plan, _OF_ONE, 1 if quick else 16
     aliases = (
         OfOne(f"  alias: {name}", *one, partial(seen_under_an_alias, spelling=spelling))
         for name, spelling in SPELLINGS.items()
     )
     old = partial(seen_under_the_old_derivation, spelling=with_top_bit)
     return [
-        OfReleases(f"series of {plans[0].horizon} rounds, as shipped", *releases, 1 if quick else 50),
-        OfReleases("  nobody colludes", *releases, 0 if quick else 50, colluding=0),
-        OfReleases("  noise halved", *releases, 1 if quick else 7, 0.5, expected=CONVICTED),
         OfOne("one contribution, no trustee colludes", *one, partial(seen_by_accomplices, accomplices=0)),
         OfOne("one contribution, 2 of 3 trustees collude", *one, partial(seen_by_accomplices, accomplices=2)),
         *aliases,
@@ -149,7 +143,7 @@ def _told(case: Case, run: int) -> Tally:
 
 def table(rows: Sequence[Row]) -> str:
     """The report, as it is printed."""
-    head = ("setting", "job-weeks", "claimed", "proved: counts", "law", "at most", "claimed at .01", "counts at .01")
+    head = ("setting", "units", "claimed", "proved: counts", "law", "at most", "claimed at .01", "counts at .01")
     lines = [(*head, "finds", "power", "verdict", "CPU s"), *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
@@ -168,7 +162,7 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 
 def is_wrong(row: Row) -> bool:
-    """Whether another verdict was to be expected of so many job-weeks."""
+    """Whether another verdict was to be expected of so many units."""
     return row.verdict not in (row.expected, Verdict.UNDECIDED)
 
 
@@ -176,13 +170,13 @@ def main() -> int:
     """Prints the report; progress goes to stderr."""
     options = argparse.ArgumentParser(description="A statistical audit of the whole path.")
     options.add_argument("--quick", action="store_true", help="a few runs of the cases that few runs decide")
-    options.add_argument("--series", action="store_true", help="only the series as shipped, and contributions to it")
+    options.add_argument("--epoch", action="store_true", help="only the windows of an epoch, as shipped")
     options.add_argument("--json", action="store_true", dest="as_json", help="one JSON object per row")
     options.add_argument("--seconds", type=float, default=SECONDS, help="of processor time (default: %(default)s)")
     options.add_argument("--runs", type=int, help="of each case at most")
     chosen = options.parse_args()
     risk = QUICK_RISK if chosen.quick else RISK
-    which = of_series if chosen.series else cases
+    which = of_epoch if chosen.epoch else cases
     rows = audit(which(make_parties(), quick=chosen.quick), risk, chosen.seconds, chosen.runs)
     print("\n".join(json.dumps(asdict(row)) for row in rows) if chosen.as_json else table(rows))
     return int(any(is_wrong(row) for row in rows))

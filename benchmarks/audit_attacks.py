@@ -1,4 +1,4 @@
-"""The best attacks on releases: the likelihood ratio of all that is seen of a job-week, in all marginals and weeks.
+"""The best attacks on releases: the likelihood ratio of all that is seen of a unit, in all marginals of its window.
 
 Both know the law of the noise as the plan states it. If the noise is narrower in truth, the order of the ratios is
 nearly the same, so that the attack stays good; a bound never depends on it.
@@ -13,7 +13,6 @@ import numpy as np
 from scipy.stats import norm
 
 from benchmarks.audit_path import at_canaries
-from crypto.continual_counting import WEIGHT_ONE, weights
 from federation.protocol.life_table import Floats
 from federation.protocol.noise import Integers
 from federation.protocol.plan import Mechanism, Plan
@@ -32,7 +31,7 @@ class Attack(Protocol):
         """One per test; the first is the middle between with and without."""
 
     def scores(self, seen: Iterable[Floats], canaries: int) -> Floats:
-        """The larger, the more likely is the failure there. `seen` are releases, flat, in counts, oldest first."""
+        """The larger, the more likely is the failure there. `seen` are releases, flat, each with so many `canaries`."""
 
     def rates(self, factor: float) -> tuple[Floats, Floats]:
         """How often each test flags members and others, if the scale of the noise is `factor` times the plan's."""
@@ -57,13 +56,8 @@ class GaussianAttack:
 
     @cached_property
     def shift(self) -> float:
-        """μ of the whole series: the root of 2ρ as the noise of all honest shares has it."""
-        squared = sum((weight / scale) ** 2 for weight in self._weights for scale in self._scales)
-        return float(squared**0.5)
-
-    @property
-    def _weights(self) -> list[float]:
-        return [weight / WEIGHT_ONE for weight in weights(self.plan.horizon)]
+        """μ: the root of 2ρ as the noise of all honest shares has it."""
+        return float(sum(1 / scale**2 for scale in self._scales) ** 0.5)
 
     @property
     def _scales(self) -> list[float]:
@@ -76,12 +70,9 @@ class GaussianAttack:
         return self.shift / 2 + np.arange(0, 4, 0.25)
 
     def scores(self, seen: Iterable[Floats], canaries: int) -> Floats:
-        """A weighted sum of all openings. Running totals say as much: decoding is one to one."""
-        total = np.zeros(canaries)
-        precision = 1 / np.array(self._scales) ** 2
-        for weight, flat in zip(self._weights, seen, strict=True):
-            total += weight * (precision @ at_canaries(self.plan, flat, canaries))
-        return total / self.shift
+        """A weighted sum over marginals."""
+        precision = 1 / np.array(self._scales) ** 2 / self.shift
+        return np.concatenate([precision @ at_canaries(self.plan, flat, canaries) for flat in seen])
 
     def rates(self, factor: float) -> tuple[Floats, Floats]:
         """By the normal law, from which a sum of shares differs by less than any count shows."""
@@ -105,9 +96,9 @@ class LaplaceAttack:
         return np.linspace(0.005, 1.305, 27)
 
     def scores(self, seen: Iterable[Floats], canaries: int) -> Floats:
-        """Summed over marginals; there is one release."""
-        (flat,) = seen
-        cells = np.rint(at_canaries(self.plan, flat, canaries)).astype(np.int64)
+        """Summed over marginals."""
+        counts = np.concatenate([at_canaries(self.plan, flat, canaries) for flat in seen], axis=1)
+        cells = np.rint(counts).astype(np.int64)
         total: Floats = np.sum([self._ratios(at, counts) for at, counts in enumerate(cells)], axis=0)
         return total
 

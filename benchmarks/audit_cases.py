@@ -29,7 +29,7 @@ from benchmarks.audit_masks import (
     bits_tally,
 )
 from benchmarks.audit_parties import Parties
-from benchmarks.audit_path import Coins, seen_of_series
+from benchmarks.audit_path import Coins, seen_of_epoch
 from crypto.masking import Words
 from federation.protocol.noise import Integers, SystemSampler
 from federation.protocol.plan import Mechanism, Plan
@@ -44,7 +44,7 @@ class Verdict(StrEnum):
 
     WITHIN = "within"
     CONVICTED = "convicted"
-    UNDECIDED = "undecided"  # too few job-weeks to expect a conviction
+    UNDECIDED = "undecided"  # too few units to expect a conviction
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def toss(canaries: int) -> Coins:
 
 @dataclass(frozen=True)
 class OfReleases:
-    """All releases of a series, or of one round, when some of the tenants that answer collude."""
+    """All releases of an epoch, or of one round with so many canaries, when some of the tenants that answer collude."""
 
     setting: str
     parties: Parties
@@ -132,11 +132,11 @@ class OfReleases:
         return attack_on(plan, (answered - self.colluding) * float(plan.shares.of(plan.honest(answered))))
 
     def run(self) -> Tally:
-        """One series."""
-        coins = toss(self.canaries)
+        """One epoch."""
+        coins = toss(self.canaries * len(self.plans))
         sampler = SystemSampler() if self.factor == 1 else InsecureScale(self.factor)
-        seen = seen_of_series(self.parties, self.plans, coins, sampler, self.colluding)
-        return threshold_tally(self._attack.scores(seen, len(coins)), coins, self._attack.thresholds)
+        seen = seen_of_epoch(self.parties, self.plans, coins, sampler, self.colluding)
+        return threshold_tally(self._attack.scores(seen, self.canaries), coins, self._attack.thresholds)
 
     def judged(self, tally: Tally, risk: float) -> Row:
         """At the plan's δ and at that of audits."""
@@ -191,7 +191,7 @@ class OfReleases:
 
 @dataclass(frozen=True)
 class OfOne:
-    """The counts of one contribution to a series, under whatever masks the attacker cannot take off."""
+    """The counts of one contribution, under whatever masks the attacker cannot take off."""
 
     setting: str
     parties: Parties

@@ -1,6 +1,6 @@
 """Audits one contribution after the provider and its accomplice trustees have removed every mask that they can compute.
 
-In a series the counts of a week travel under masks alone: what a mask shows, it shows of exact counts. The plan names
+One contribution travels under a share of the noise: what a mask shows, it shows of nearly exact counts. The plan names
 three trustees. One is honest. Of the accomplices one is what it says, and the other one shows the honest one's key as
 its own: under another encoding (the top bit, which X25519 ignores), with the point of order two added, or as it is.
 Types, directory and proofs of possession refuse all of that, so the audit forces it into the streams behind their

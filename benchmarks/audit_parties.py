@@ -1,8 +1,8 @@
 """A federation for audits: ten tenants, five trustees, one provider, and plans with as many canaries as are wanted.
 
 Settings are the provider's defaults and every plan is one that a tenant's default policy accepts: ten contributions, of
-which nine carry the full noise, masked by three trustees. Ten tenants are the smallest cohort that is admitted, so the
-one that may collude is all that the noise is over-provisioned for. Larger federations have noise in layers, of which
+which five carry the full noise, masked by three trustees. Ten tenants are the smallest cohort that is admitted, so the
+half that may collude is all that the noise is over-provisioned for. Larger federations have noise in layers, of which
 an audit of few or many of them looks at others.
 """
 
@@ -10,20 +10,19 @@ import dataclasses
 import hashlib
 import os
 from dataclasses import dataclass
-
-from msgspec.structs import replace
+from itertools import pairwise
 
 from crypto.ids import EncodedElement, LeaseId, RoundId, TenantId, Token
 from crypto.masking import MaskKey
 from crypto.signing import SigningKey, tenant_id
 from crypto.threshold import KeyShare
-from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.causes import Domain
 from federation.protocol.directory import Chain, Directory, Member
-from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Mechanism, Plan, check_continues
+from federation.protocol.plan import MaskTrustee, Mechanism, Plan
 from federation.protocol.round_messages import Ladder
 from federation.protocol.seats import TrusteeRecord
 from provider_server.fleet.leases import Lease
-from provider_server.rounds.planning import PlanSettings, make_plan, next_opening, next_series
+from provider_server.rounds.planning import PlanSettings, make_plan
 from provider_server.settings import PlanTable
 from simulation.run.federation import founding_entry, make_group_key
 from tenant_client.rounds.policy import Policy, check_plan
@@ -31,6 +30,7 @@ from tenant_client.rounds.policy import Policy, check_plan
 DEFAULTS = PlanTable()
 TENANTS = DEFAULTS.cohort_minimum
 OWNERS = DEFAULTS.owners_minimum
+CONTEXTS, DELTA = 40, 1e-8
 _MASKING = 3  # the last three trustees, as the provider chooses them
 
 
@@ -90,35 +90,25 @@ def make_parties(size: int = TENANTS) -> Parties:
     return Parties(provider, tenants, trustees, founding, Chain.begin(founding, provider.public).directory)
 
 
-def default_settings(mechanism: Mechanism, horizon: int) -> PlanSettings:
-    """What provider.toml says where it says nothing, but for these two."""
-    return PlanTable(mechanism=mechanism, horizon_weeks=horizon).settings
+def default_settings(mechanism: Mechanism) -> PlanSettings:
+    """What provider.toml says where it says nothing, but for this."""
+    return PlanTable(mechanism=mechanism, delta=DELTA if mechanism is Mechanism.DISCRETE_GAUSSIAN else 0.0).settings
 
 
 def make_plans(parties: Parties, settings: PlanSettings, cells: int) -> list[Plan]:
-    """The rounds of one series, or one round, with `cells` cells or more in every marginal; later rounds add no rows.
+    """The rounds of an epoch, with `cells` cells or more in every marginal.
 
     PlanRefused if a tenant under the default policy would not answer one of them.
     """
     leases, trustees, head = _leases(parties, settings, cells), parties.mask_trustees, parties.directory.head
-    members, end_hour = len(parties.directory.members), next_opening(settings, None, 0)
-    window = end_hour - HOURS_PER_WEEK, end_hour
-    plans = [make_plan(settings, _round_id(), window, leases, trustees, directory=head, members=members)]
-    while len(plans) < plans[0].horizon:
-        plans.append(_next(plans[-1], settings))
-        check_continues(plans[-2], plans[-1])
+    members = len(parties.directory.members)
+    plans = [
+        make_plan(settings, _round_id(), window, leases, trustees, directory=head, members=members)
+        for window in pairwise(settings.edges(0))
+    ]
     for plan in plans:
-        check_plan(plan, Policy(), parties.directory, now_hour=plan.end_hour)
+        check_plan(plan, Policy(), parties.directory, now_hour=plan.end_hour, members_seen=members)
     return plans
-
-
-def _next(earlier: Plan, settings: PlanSettings) -> Plan:
-    end_hour, name = next_opening(settings, earlier, earlier.end_hour), _round_id()
-    window = end_hour - HOURS_PER_WEEK, end_hour
-    if earlier.series and len(set(earlier.series.openings)) == earlier.position + 1 < earlier.horizon:
-        window = earlier.window  # the last week is opened a second time
-    series = next_series(settings, name, window, earlier)
-    return replace(earlier, round_id=name, start_hour=window[0], end_hour=window[1], series=series)
 
 
 def _round_id() -> RoundId:
@@ -127,7 +117,7 @@ def _round_id() -> RoundId:
 
 def _leases(parties: Parties, settings: PlanSettings, cells: int) -> list[Lease]:
     """As many workloads, contexts and levels as give every table of the default marginals that many cells."""
-    contexts, per_level = len(CAUSES), (len(settings.band_edges_hours) - 1) * len(Domain)
+    contexts, per_level = CONTEXTS, (len(settings.band_edges_hours) - 1) * len(Domain)
     workloads, levels = -(-cells // contexts), -(-cells // per_level)
     ladders = [_ladder(number).labels for number in range(workloads)]
     ran = [

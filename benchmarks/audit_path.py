@@ -48,68 +48,52 @@ def contributed(
     return Contributed(party, streams, own, mask_cells(own, party.mask, streams))
 
 
-class Opener:
-    """One side of the openings of a series: of what came in, of a trustee's masks, or of what some tenants know."""
-
-    def __init__(self) -> None:
-        self._past: list[Words] = []
-
-    def opened(self, plan: Plan, total: Words, contributors: int) -> Words:
-        """What this week's sum adds up to with the weeks before, which it then belongs to; shape (plan.cells,)."""
-        (found,) = open_groups(plan, self._past, [total], contributors)
-        if plan.series is not None:
-            self._past.append(total[: plan.cells])
-        return found
-
-
 class MaskSide:
     """A mask trustee: one side of every opening, made of masks alone."""
 
     def __init__(self, index: int, key: MaskKey) -> None:
-        self._index, self._key, self._opener = index, key, Opener()
+        self._index, self._key = index, key
 
     def share(self, plan: Plan, sent: Sequence[Contributed]) -> Words:
         """What `Trustee.unmask` answers for one group of all."""
         streams = (stream for one in sent for stream in one.streams if stream.trustee == self._index)
-        return self._opener.opened(plan, sum_of_masks(self._key, streams, plan.words), len(sent))
+        return _opened(plan, sum_of_masks(self._key, streams, plan.words), len(sent))
 
 
-class ReleaseSide:
-    """The provider: sums, takes the masks off, and passes the gate."""
-
-    def __init__(self) -> None:
-        self._opener = Opener()
-        self._releases: list[Release] = []
-
-    def released(self, plan: Plan, sent: Sequence[Contributed], shares: Sequence[Words]) -> Release:
-        """What `Provider.release` makes of it, but for exposure."""
-        opened = self._opener.opened(plan, add_words(one.cells for one in sent), len(sent)) - add_words(shares)
-        answered = [Answered(one.party.id, plan.start_hour) for one in sent]
-        self._releases.append(release(plan, opened, answered, plan.tables, self._releases))
-        return self._releases[-1]
+def released(plan: Plan, sent: Sequence[Contributed], shares: Sequence[Words]) -> Release:
+    """What `Provider.release` makes of it, but for exposure: it sums, takes the masks off, and passes the gate."""
+    opened = _opened(plan, add_words(one.cells for one in sent), len(sent)) - add_words(shares)
+    answered = [Answered(one.party.id, plan.start_hour) for one in sent]
+    return release(plan, opened, answered, plan.tables)
 
 
-def seen_of_series(
+def _opened(plan: Plan, total: Words, contributors: int) -> Words:
+    """One side of an opening: of what came in, of a trustee's masks, or of what some tenants know; (plan.cells,)."""
+    (found,) = open_groups(plan, [total], contributors)
+    return found
+
+
+def seen_of_epoch(
     parties: Parties, plans: Sequence[Plan], coins: Coins, sampler: NoiseSampler, colluding: int
 ) -> Iterator[Floats]:
-    """Each release of a series, flat, in counts, without what the last `colluding` tenants sent.
+    """The release of each window, flat, in counts, without what the last `colluding` tenants sent.
 
-    In the first week the first tenant has a failure in every cell that `canary_counts` gives it, and nobody has others.
+    Units of a window are others than those of the next: each has an equal part of `coins`. The first tenant has a
+    failure in every cell that `canary_counts` gives it, and nobody has others.
     """
-    provider, known = ReleaseSide(), Opener()
     trustees = [MaskSide(*pair) for pair in parties.mask_keys.items()]
-    for plan in plans:
-        sent = _sent(parties, plan, coins, sampler)
-        made = provider.released(plan, sent, [trustee.share(plan, sent) for trustee in trustees])
+    for plan, own_coins in zip(plans, np.split(coins, len(plans)), strict=True):
+        sent = _sent(parties, plan, own_coins, sampler)
+        made = released(plan, sent, [trustee.share(plan, sent) for trustee in trustees])
         own = [one.own for one in sent[len(sent) - colluding :]]
-        theirs = known.opened(plan, add_words([np.zeros(plan.words, np.uint64), *own]), len(sent))
-        yield made.observed - np.concatenate([table.reshape(-1) for table in from_ring(plan, theirs)])
+        theirs = _opened(plan, add_words([np.zeros(plan.words, np.uint64), *own]), len(sent))
+        pairs = zip(made.tables, from_ring(plan, theirs), strict=True)
+        yield np.concatenate([(table.events - known).reshape(-1) for table, known in pairs])
 
 
 def _sent(parties: Parties, plan: Plan, coins: Coins, sampler: NoiseSampler) -> list[Contributed]:
-    nothing, named = _no_counts(plan), name_of(parties.provider.sign(plan))
-    first = canary_counts(plan, coins) if plan.position == 0 else nothing
-    counts = [first, *[nothing] * (len(parties.tenants) - 1)]
+    named = name_of(parties.provider.sign(plan))
+    counts = [canary_counts(plan, coins), *[_no_counts(plan)] * (len(parties.tenants) - 1)]
     nonces = (Nonce(os.urandom(Nonce.length)) for _ in counts)
     return [
         contributed(plan, named, party, nonce, own, sampler)
@@ -122,9 +106,9 @@ def _no_counts(plan: Plan) -> list[Integers]:
 
 
 def canary_counts(plan: Plan, coins: Coins) -> list[Integers]:
-    """Tables in which job-week number c, if its coin says so, is counted once in cell c of every marginal.
+    """Tables in which unit number c, if its coin says so, is counted once in cell c of every marginal.
 
-    No job-week may add more, and one that fails by hardware and by its script adds so much: it is the worst neighbour.
+    No unit may add more, and one that fails by hardware and by its script adds so much: it is the worst neighbour.
     """
     tables = _no_counts(plan)
     for table in tables:
@@ -133,7 +117,7 @@ def canary_counts(plan: Plan, coins: Coins) -> list[Integers]:
 
 
 def at_canaries(plan: Plan, flat: Floats, canaries: int) -> Floats:
-    """The cells of the job-weeks, shape (marginals, canaries)."""
+    """The cells of the units, shape (marginals, canaries)."""
     sizes = [table.events.size for table in plan.tables]
     starts = np.cumsum([0, *sizes[:-1]])
     return np.stack([flat[start : start + canaries] for start in starts])

@@ -27,7 +27,7 @@ from federation.protocol.life_table import Floats
 from federation.protocol.noise import noise_variances
 from federation.protocol.plan import Marginal, MaskTrustee, Plan, PlanDimension
 from provider_server.fleet.leases import Lease
-from provider_server.rounds.ceilings import GroupSum, JobWeeks, job_weeks
+from provider_server.rounds.ceilings import GroupSum, Units, units_of
 from provider_server.rounds.grouping import GroupLimits, TenantScores, accepted, assign, judge
 from provider_server.rounds.planning import PlanSettings
 
@@ -44,7 +44,7 @@ class World:
 
     plan: Plan
     tenants: tuple[TenantId, ...]
-    held: JobWeeks
+    held: Units
     expected: tuple[Floats, ...]
 
 
@@ -58,7 +58,7 @@ def make_world(rng: np.random.Generator, rate_shape: float = 10.0, size_shape: f
         for lease in _leases(rng, tenant, int(count))
     ]
     plan = _plan()
-    held = job_weeks(plan, leases, dict.fromkeys(tenants, 0.0), WEEK_H)
+    held = units_of(plan, leases, dict.fromkeys(tenants, 0.0))
     rates = rng.gamma(rate_shape, 1 / rate_shape, TENANTS)
     return World(
         plan, tenants, held, tuple(_expected(rng, plan, held, number, rates) for number in range(len(plan.tables)))
@@ -66,7 +66,7 @@ def make_world(rng: np.random.Generator, rate_shape: float = 10.0, size_shape: f
 
 
 def _plan() -> Plan:
-    settings = PlanSettings(epsilon=1.0, delta=1e-8, cohort_minimum=MINIMUM, noise_shares=MINIMUM - 1)
+    settings = PlanSettings(epsilon=1.0, delta=0.0, cohort_minimum=MINIMUM, noise_shares=MINIMUM // 2)
     workloads = tuple(f"workload {number}" for number in range(WORKLOADS))
     contexts = tuple(f"context {number}" for number in range(CONTEXTS))
     levels = tuple(f"{context} level {level}" for context in contexts for level in range(LEVELS))
@@ -78,6 +78,7 @@ def _plan() -> Plan:
         epoch=0,
         start_hour=0,
         end_hour=int(WEEK_H),
+        windows=(0, int(WEEK_H)),
         dimensions=(
             *(PlanDimension(name, tokens, (MINIMUM,) * len(tokens)) for name, tokens in rows.items()),
             *(PlanDimension(name, values, ()) for name, values in public.items()),
@@ -111,7 +112,7 @@ def _leases(rng: np.random.Generator, tenant: TenantId, count: int) -> Iterator[
         yield Lease(LeaseId(rng.bytes(16)), tenant, 1, start, min(start + hours, WEEK_H), labels)
 
 
-def _expected(rng: np.random.Generator, plan: Plan, held: JobWeeks, number: int, rates: Floats) -> Floats:
+def _expected(rng: np.random.Generator, plan: Plan, held: Units, number: int, rates: Floats) -> Floats:
     """Expected failures by (tenants, cells), the marginal's total as given; each row has a rate of its own."""
     table, marginal = plan.tables[number], plan.marginals[number]
     hazard = np.exp(rng.uniform(-np.log(5), np.log(5), (1, *table.shape)))

@@ -33,10 +33,10 @@ from provider_server.store.store import Store, StoreNotEmpty
 if TYPE_CHECKING:  # what learns takes a second to import, and rounds a tenth: verbs that record leases do without
     from federation.protocol.ceremony import Committee
     from federation.transport.certificates import Certificate
+    from provider_server.fleet.own_failures import OwnRecord
     from provider_server.fleet.parts import FabricParts
     from provider_server.learning.findings import Findings
     from provider_server.learning.kin import Features
-    from provider_server.learning.own_sight import OwnSight
     from provider_server.learning.publisher import Publisher
     from provider_server.rounds.provider import Provider
     from provider_server.rounds.release import Release
@@ -191,11 +191,10 @@ def open_publisher(home: Path, store: Store) -> "Publisher":
         own = (hardware.label_of(one.number) for one in kept.contexts.contexts) if kept else ()
         return context_links(context_key, before, now, {*public, *own}, hardware.levels_of(kept))
 
-    def learner(releases: "Sequence[Release]", leases: Sequence[Lease], own: "OwnSight | None") -> "Findings":
+    def learner(releases: "Sequence[Release]", leases: Sequence[Lease], own: "OwnRecord | None") -> "Findings":
         return learn(releases, leases, own, _features(home, context_key, releases[-1].plan.epoch))
 
-    own_epsilon, signing_key = settings.publish.epsilon or None, SigningKey(read_key(home / "signing.key"))
-    return Publisher(store, signing_key, learner, named, linked, own_epsilon)
+    return Publisher(store, SigningKey(read_key(home / "signing.key")), learner, named, linked)
 
 
 def _features(home: Path, context_key: bytes, epoch: int) -> "Features":

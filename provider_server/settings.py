@@ -102,7 +102,7 @@ class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `fabric` are files or folders of cables, as `pharoah-provider path` reads them, for `votes_share` in [plan].
     `recipe` is a file of the metrics to ask for, as `pharoah-provider recipe` writes it; empty: all.
-    `own_failures_every_h` is how often failures on leases are recorded from it for the next bundle; 0: by hand.
+    Once it names a source, failures that are seen on leases are recorded every day, for the provider's operators.
     """
 
     prometheus_url: str = ""
@@ -110,7 +110,6 @@ class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inventory: str = ""
     fabric: tuple[str, ...] = ()
     recipe: str = ""
-    own_failures_every_h: Annotated[float, msgspec.Meta(ge=0, le=168)] = 0.0
 
 
 class Live(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -128,15 +127,6 @@ class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     contexts: dict[str, PublicName] = {}
-
-
-class Publish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What bundles tell of failures that the provider saw itself; see docs/privacy.md.
-
-    `epsilon` is of noise on them, in each job-week; 0: none, exact ones in rows with enough owners.
-    """
-
-    epsilon: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
 class PassesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -223,13 +213,8 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     telemetry: Telemetry = Telemetry()
     live: Live = Live()
     names: Names = Names()
-    publish: Publish = Publish()
     passes: PassesTable = PassesTable()
     alerts: Alerts = Alerts()
     leases: Leases = Leases()
     kubernetes: Kubernetes = Kubernetes()
     outputs: Outputs = Outputs()
-
-    def __post_init__(self) -> None:
-        if self.publish.epsilon > 0 and self.plan.delta <= 0:
-            raise ValueError("publish.epsilon adds Gaussian noise, which needs a [plan] delta above 0")

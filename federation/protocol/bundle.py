@@ -138,8 +138,7 @@ class ContextName(Record, frozen=True):
 class Statement(Record, frozen=True):
     """The privacy of what is behind a bundle: per job-week, with the numbers of rounds and contributions.
 
-    Of failures that the provider saw itself, a row holds exact ones of `own_owners` owners or more at a time, or all of
-    them under noise at `own_epsilon` per job-week; 0: not so. Both 0: none.
+    It tells nothing of failures that the provider saw itself.
     """
 
     epsilon: Number
@@ -147,14 +146,10 @@ class Statement(Record, frozen=True):
     mechanism: Text
     rounds: Count
     contributions_fewest: Count
-    own_owners: Count = 0
-    own_epsilon: Number = 0.0
 
     def __post_init__(self) -> None:
         if not (0 < self.epsilon < math.inf and 0 <= self.delta < 1):
             raise ValueError("epsilon must be positive and finite, delta in [0, 1)")
-        if not 0 <= self.own_epsilon < math.inf:
-            raise ValueError("own_epsilon must be finite and not negative")
 
 
 class Bundle(Message, frozen=True, tag="pharoah/bundle/3"):

@@ -15,7 +15,8 @@ until a false alarm; for n things, however dependent, until the first one among 
 alarms, over the windows that they took, is at most 1 / W. After an alarm its statistic begins anew.
 
 Not promised: quiet where the hazard itself fluctuates from window to window beyond Poisson; what a prediction may
-lastingly be off is `log_sd`, and there is no other allowance. The interval of an alarm's ratio does not know that it was chosen.
+lastingly be off is `log_sd`, and there is no other allowance. The interval of an alarm's ratio does not know that it
+was chosen.
 """
 
 from collections.abc import Sequence
@@ -54,8 +55,8 @@ class Watched:
 class Alarm:
     """From `since_hour` on there were `ratio` times as many failures as predicted (95% interval from `low` to `high`).
 
-    `raised_hour` is the start of the window that showed it. `p` bounds the chance that this window's statistic would be as
-    large without any change.
+    `raised_hour` is the start of the window that showed it. `p` bounds the chance that this window's statistic would be
+    as large without any change.
     """
 
     what: str
@@ -77,7 +78,7 @@ class Alarm:
 
 
 def alarms(things: Sequence[Watched], windows_between: float = WINDOWS_BETWEEN) -> tuple[Alarm, ...]:
-    """All alarms so far, oldest first; things have the same windows. Those of the newest window have its `raised_hour`."""
+    """All alarms so far, oldest first; things have the same windows. The newest window's have its `raised_hour`."""
     detectors = [_Detector.of(thing) for thing in things]
     raised: list[Alarm] = []
     for window in range(len(things[0].hours) if things else 0):
@@ -131,7 +132,7 @@ def _covariance(thing: Watched, factor: Floats | float = 1.0) -> Floats:
 
 
 def _whitened(thing: Watched) -> tuple[Floats, Floats]:
-    """Innovations (windows,), and how twice the failures from window k on (columns) would move them (windows, windows)."""
+    """Innovations (windows,), and how twice the failures from window k (columns) on would move them."""
     factor = np.linalg.cholesky(_covariance(thing))
     known = thing.predicted > 0
     later = np.tril(np.ones((len(known), len(known)))) * (thing.predicted * known)[:, None]

@@ -45,6 +45,7 @@ from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.blocks import Groups, Lent, lent
 from provider_server.analysis.hazard import Cells, HazardFit, Model, fit_hazard, predict
 from provider_server.analysis.noisy_counts import NoisyCounts
+from provider_server.analysis.own_failures import Leases
 from provider_server.analysis.ratio_grid import LOG_RATIO, PART, log_sum, parts
 
 Places = NDArray[np.intp]
@@ -207,13 +208,6 @@ class _Witness(Protocol):
         """Counts and the variance of their noise, both (P,), to start from."""
 
 
-class OwnSight(Protocol):
-    """What the provider saw itself of all pairs."""
-
-    def witness(self, chosen: Places, pairs: int) -> _Witness:
-        """What it says of the pairs at the flat positions `chosen`, of so many."""
-
-
 @dataclass(frozen=True, eq=False)
 class _Baseline:
     """The rate that main effects explain (P,); what the other pairs say of its logarithm (P,); the effects."""
@@ -281,13 +275,13 @@ class _Together:
 
 
 def find_mismatches(
-    table: LifeTable, counted: Floats | None = None, own: OwnSight | None = None, groups: Sequence[Places] = ()
+    table: LifeTable, counted: Floats | None = None, own: Leases | None = None, groups: Sequence[Places] = ()
 ) -> Mismatches:
     """Fits the model to a released table over (workload, context); pairs without exposure get no verdict.
 
     `counted` (workloads, contexts, factors) is how many failures are expected to count where λκθ is exp(`LOG_FACTOR`);
-    without it all do, λκθ times exposure. `own` is what the provider saw itself, lease by lease or under noise; that is
-    not in the table's counts. `groups` of flat pairs may have a defect in common (`analysis.blocks`). Main
+    without it all do, λκθ times exposure. `own` is what the provider saw itself, lease by lease, which
+    is not in the table's counts. `groups` of flat pairs may have a defect in common (`analysis.blocks`). Main
     effects that do not come to rest are fitted in another way, and the log says so.
     """
     pairs = (*np.nonzero(table.exposure_node_hours > 0),)

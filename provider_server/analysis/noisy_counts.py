@@ -5,7 +5,8 @@
 for P pairs with exposures E (P,) and every rate x on a grid. Where a cap lets only some failures count, what counts is
 a concave function of x; that function is given. The likelihood is exact: one grid of log means serves all pairs
 (beyond `MOST_COUNTS` failures: its normal approximation). Of that grid, what is asked for is worked out anew each time,
-pairs of like exposure together (`only`): all of it would be the largest table of the learner.
+pairs of like exposure together (`only`): all of it would be the largest table of the learner. Noise is a sum of
+discrete Laplace noises in truth; their exact law in place of the normal one ranked pairs no better.
 """
 
 from dataclasses import dataclass, replace
@@ -27,23 +28,6 @@ FARTHEST = 8.0  # standard deviations of noise
 MOST_COUNTS, FAINTEST = 3000.0, 1e-290  # where the normal law takes over: many failures, and underflow
 AROUND = 5  # steps of the grid: a likelihood of so many failures has its peak within them
 FAR = 10.0  # standard deviations of noise: further from the likeliest failures, none add to a sum
-
-
-@dataclass(frozen=True, eq=False)
-class NoisySight:
-    """Own failures of all pairs under noise: counts, its variance, exposure, all flat, and `counted` as below."""
-
-    counts: Floats
-    variance: Floats
-    exposure: Floats
-    counted: Floats
-
-    def witness(self, chosen: Places, pairs: int) -> "NoisyCounts":
-        """What they say of the pairs at the flat positions `chosen`, of so many; nothing where nobody looked."""
-        exposure = np.maximum(self.exposure, LEAST_EXPOSURE)
-        columns = (column.reshape(pairs, -1)[chosen] for column in (self.counts, self.variance, exposure, self.counted))
-        counts, variance, looked, counted = columns
-        return NoisyCounts.of(counts[:, 0], variance[:, 0], looked[:, 0], counted)
 
 
 @dataclass(frozen=True, eq=False)

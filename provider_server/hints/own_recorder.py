@@ -1,8 +1,9 @@
 """Records the provider's own failures from telemetry while it serves, as `own-failures` does by hand.
 
-Off unless `[telemetry] own_failures_every_h` is above 0. Hours count once, and only those that are over: what is due is
-whatever lies between the last recorded hour, or the last release, and now. A week is recorded as soon as it is over,
-so that its round finds it whole. What fails is said once and tried again.
+It begins as soon as `[telemetry] prometheus_url` is set: it costs no tenant anything, since only operators see what it
+makes of findings. Hours count once, and only those that are over: what is due is whatever lies between the last
+recorded hour and now, every day and as soon as a week is over, so that learning finds it whole. What fails is said once
+and tried again.
 """
 
 import logging
@@ -25,6 +26,7 @@ from provider_server.store.store import reporting
 
 logger = logging.getLogger(__name__)
 
+EVERY_H = 24
 LOOK_S = 60.0
 RETRY_S = 600.0
 
@@ -49,7 +51,7 @@ class OwnRecorder:
             first = first_open(self._provider, max(0, last - HOURS_PER_WEEK), last)
         except HoursClosed:
             return None
-        is_long = last - first >= self._settings.own_failures_every_h
+        is_long = last - first >= EVERY_H
         return (first, last) if is_long or first // HOURS_PER_WEEK < last // HOURS_PER_WEEK else None
 
     def step(self) -> OwnFailuresRow | None:
@@ -89,8 +91,8 @@ class OwnRecorder:
 
 @contextmanager
 def recording(recorder: OwnRecorder, settings: Telemetry) -> Iterator[None]:
-    """Within it own failures are recorded in a thread of its own, if the settings say how often."""
-    if not settings.own_failures_every_h:
+    """Within it own failures are recorded in a thread of its own, if the settings name a source."""
+    if not settings.prometheus_url:
         yield
         return
     thread = threading.Thread(target=recorder.run, name="pharoah-own-failures", daemon=True)

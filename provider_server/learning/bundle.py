@@ -34,12 +34,10 @@ def compose(
     *,
     rules: Sequence[RuleEntry] = (),
     names: Sequence[ContextName] = (),
-    own: tuple[int, float] = (0, 0.0),
 ) -> Bundle:
     """The bundle after `releases`. `rules` are the last bundle's, kept unless findings have rules of their own.
 
-    `names` of contexts are those of the newest release's epoch. `own` are owners and epsilon of own failures, as the
-    statement has them.
+    `names` of contexts are those of the newest release's epoch.
     """
     newest = releases[-1].plan
     return Bundle(
@@ -75,7 +73,6 @@ def compose(
             newest.mechanism,
             len(releases),
             min(made.contributors for made in releases),
-            *own,
         ),
         band_edges_hours=newest.band_edges_hours,
         factors=tuple(FactorEntry(one.dimension, one.level, one.ratio, one.low, one.high) for one in findings.factors),

@@ -6,8 +6,8 @@ several years share a level.
 
 Sizes that did not run are left out.
 
-Guarantee: factors never change verdicts or rates. The findings were fitted to the same windows, so factors show only what
-rows do not already explain.
+Guarantee: factors never change verdicts or rates. The findings were fitted to the same windows, so factors show only
+what rows do not already explain.
 """
 
 from collections.abc import Sequence

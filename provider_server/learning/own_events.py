@@ -54,10 +54,10 @@ class OwnFailuresRow(TypedDict):
 
 
 def first_open(provider: Provider, start_hour: int, end_hour: int) -> int:
-    """The first of these hours that is neither recorded nor released; HoursClosed without any."""
-    first = max(start_hour, provider.store.own.looked_until(), provider.last_end_hour() or 0)
+    """The first of these hours that is not recorded; HoursClosed without any."""
+    first = max(start_hour, provider.store.own.looked_until())
     if first >= end_hour:
-        raise HoursClosed(f"all hours from {start_hour} to {end_hour} are recorded or released already")
+        raise HoursClosed(f"all hours from {start_hour} to {end_hour} are recorded already")
     return first
 
 

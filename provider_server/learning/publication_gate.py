@@ -5,8 +5,8 @@
   compared (`analysis.prediction`). A candidate worse by more than two standard errors is held back: the learner, its
   settings or its input changed, and a person should look. A candidate that passes is learnt again from all windows and
   published.
-- *Drift.* Counts of windows are compared with what the bundles predicted (`analysis.drift`). An alarm holds nothing back,
-  since the newest model already includes the change.
+- *Drift.* Counts of windows are compared with what the bundles predicted (`analysis.drift`). An alarm holds nothing
+  back, since the newest model already includes the change.
 """
 
 from collections.abc import Callable, Mapping, Sequence

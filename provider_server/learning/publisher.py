@@ -1,17 +1,21 @@
-"""Learns from releases and publishes the findings as signed, numbered bundles.
+"""Learns from releases, publishes the findings as signed, numbered bundles, and keeps those for operators beside them.
 
-Shares a store with the `Provider`, which holds the rounds. A bundle is stored before it is sent to anybody.
+A bundle is learnt from tenants' sums alone: `learn` does not read what the provider saw itself. What operators see is
+learnt from both (`learn_for_operators`), stored and not sent. Shares a store with the `Provider`, which holds the
+rounds. A bundle is stored before it is sent to anybody.
 """
 
 import dataclasses
+import logging
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
+from numpy.linalg import LinAlgError
 
 from crypto.ids import RoundId
 from crypto.signing import SigningKey, open_signed
 from federation.protocol.bundle import Bundle, CatalogueEntry, ContextName
-from federation.protocol.noise import NoiseSampler, SystemSampler
+from provider_server.analysis.hazard import Unsettled
 from provider_server.analysis.prediction import Comparison
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.own_failures import OwnRecord
@@ -20,17 +24,17 @@ from provider_server.learning.bundle import charges, compose
 from provider_server.learning.factors import add_factors
 from provider_server.learning.findings import Findings
 from provider_server.learning.links import Names, agreed, renamed
-from provider_server.learning.own_noise import noisy
-from provider_server.learning.own_sight import Exact, OwnSight, enough
-from provider_server.learning.small_changes import with_small_changes_left_out
+from provider_server.learning.operators_set import OperatorsSet, as_operators_see, opened
 from provider_server.learning.verdicts import within_budget
 from provider_server.rounds import release as gate
 from provider_server.rounds.release import Release
 from provider_server.store.store import Store
 
-Learner = Callable[[Sequence[Release], Sequence[Lease], OwnSight | None], Findings]
+Learner = Callable[[Sequence[Release], Sequence[Lease], OwnRecord | None], Findings]
 Namer = Callable[[int], Sequence[ContextName]]
 ContextLinks = Callable[[int, int], Names]
+_Input = tuple[list[RoundId], list[Lease], OwnRecord | None]
+logger = logging.getLogger(__name__)
 
 
 def nothing_linked(before: int, now: int) -> Names:
@@ -47,8 +51,7 @@ class Publisher:
     """Publishes under the signing key, which it never shows.
 
     `learner` turns releases and leases into findings; `namer` gives the public names of contexts in an epoch, and
-    `contexts` their tokens in an older epoch (first) beside those in a newer one. Own failures enter with noise for
-    `own_epsilon` in each unit, drawn by `sampler`; without it exactly, in rows with enough owners.
+    `contexts` their tokens in an older epoch (first) beside those in a newer one.
     """
 
     def __init__(
@@ -58,28 +61,42 @@ class Publisher:
         learner: Learner = learning.learn,
         namer: Namer = nothing_named,
         contexts: ContextLinks = nothing_linked,
-        own_epsilon: float | None = None,
-        sampler: NoiseSampler | None = None,
     ) -> None:
         self._store = store
         self._signing_key = signing_key
         self._learner = learner
         self._namer = namer
         self._contexts = contexts
-        self._own_epsilon = own_epsilon
-        self._sampler = sampler or SystemSampler()
-        self._last: tuple[list[RoundId], list[Lease], OwnRecord | None, Findings] | None = None
+        self._last: dict[bool, tuple[_Input, Findings]] = {}
 
     def releases(self) -> list[Release]:
         """All releases, oldest first."""
         return [gate.from_bytes(data) for data in self._store.releases()]
 
     def learn(self, releases: Sequence[Release]) -> Findings:
-        """The findings from `releases` and the provider's own exposure; earlier bundles limit new accusations."""
-        charged = charges(map(self._open, self._store.bundles()), releases[-1].plan)
-        names = self._names(releases)
-        releases, leases = renamed(releases, self._leases(releases), names)
-        findings = self._findings(releases, leases, names)
+        """The findings for tenants, from the sums in `releases` and the provider's own exposure.
+
+        Earlier bundles limit new accusations.
+        """
+        return self._learnt(releases, None, self._bundles())
+
+    def learn_for_operators(self, releases: Sequence[Release]) -> Findings:
+        """The findings for operators: from these, and from what the provider saw itself.
+
+        Earlier such findings limit new accusations. Where the fit fails, what tenants' sums say alone; the log says so.
+        """
+        record, before = self._store.own.record(), self._for_operators()
+        if record is not None:
+            try:
+                return self._learnt(releases, record, before)
+            except (Unsettled, LinAlgError) as error:
+                logger.warning("findings for operators are those of tenants' sums alone: %s", error)
+        return self._learnt(releases, None, before)
+
+    def _learnt(self, releases: Sequence[Release], record: OwnRecord | None, told_before: Sequence[Bundle]) -> Findings:
+        charged = charges(told_before, releases[-1].plan)
+        releases, leases = renamed(releases, self._leases(releases), self._names(releases))
+        findings = self._findings(releases, leases, record)
         findings = dataclasses.replace(findings, pairs=tuple(within_budget(findings.pairs, charged)))
         return add_factors(findings, releases, leases)
 
@@ -91,7 +108,7 @@ class Publisher:
         names = self._names(releases)
 
         def candidate(before: Sequence[Release]) -> Findings:
-            return self._findings(*renamed(before, self._leases(before), names), names)
+            return self._findings(*renamed(before, self._leases(before), names), None)
 
         releases, leases = renamed(releases, self._store.leases(0, releases[-1].plan.end_hour), names)
         return publication_gate.review(releases, leases, in_force, candidate)
@@ -99,17 +116,21 @@ class Publisher:
     def outlook(self, releases: Sequence[Release]) -> publication_gate.Outlook:
         """How well the bundles so far predicted the windows after them, and drift alarms."""
         leases = self._store.leases(0, releases[-1].plan.end_hour)
-        return publication_gate.outlook(releases, leases, [self._open(signed) for signed in self._store.bundles()])
+        return publication_gate.outlook(releases, leases, self._bundles())
 
     def publish(self, releases: Sequence[Release], findings: Findings) -> bytes:
-        """Signs, stores and returns the next bundle."""
+        """Signs, stores and returns the next bundle, and keeps what operators see beside it."""
         before, names = self.newest(), self._namer(releases[-1].plan.epoch)
-        own = self._own_statement(releases)
-        if before is None:
-            return self.issue(compose(0, (), releases, findings, names=names, own=own))
-        number, catalogue = before.number + 1, before.catalogue
-        bundle = compose(number, catalogue, releases, findings, rules=before.rules, names=names, own=own)
-        return self.issue(with_small_changes_left_out(before, bundle) if any(own) else bundle)
+        number, catalogue, rules = (before.number + 1, before.catalogue, before.rules) if before else (0, (), ())
+        bundle = compose(number, catalogue, releases, findings, rules=rules, names=names)
+        beside = None
+        if self._store.own.record() is not None:
+            seen = self.learn_for_operators(releases).with_first_rates_of(findings)
+            beside = OperatorsSet.beside(bundle, compose(number, (), releases, seen))
+        signed = self.issue(bundle)
+        if beside is not None:
+            self._store.own.add_findings(number, beside.to_bytes())
+        return signed
 
     def publish_catalogue(self, catalogue: Sequence[CatalogueEntry]) -> bytes:
         """The bundle in force with another catalogue, or bundle 0: a catalogue and no findings."""
@@ -145,31 +166,21 @@ class Publisher:
             names |= self._contexts(epoch, newest.epoch)
         return names
 
-    def _findings(self, releases: Sequence[Release], leases: list[Lease], names: Names) -> Findings:
+    def _findings(self, releases: Sequence[Release], leases: list[Lease], record: OwnRecord | None) -> Findings:
         """The last ones are kept: what was learnt for one bundle is what the review of the next asks for."""
-        rounds = [made.plan.round_id for made in releases]
-        record = self._store.own.record()
-        if self._last is None or self._last[:3] != (rounds, leases, record):
-            own = self._own(releases, leases, names, record)
-            self._last = rounds, leases, record, self._learner(releases, leases, own)
-        return self._last[3]
+        asked = [made.plan.round_id for made in releases], leases, record
+        last = self._last.get(record is None)
+        if last is None or last[0] != asked:
+            last = self._last[record is None] = asked, self._learner(releases, leases, record)
+        return last[1]
 
-    def _own(
-        self, releases: Sequence[Release], leases: Sequence[Lease], names: Names, record: OwnRecord | None
-    ) -> OwnSight | None:
-        """What was seen in the windows of `releases`, as far as a bundle may tell it; None where nobody ever looked."""
-        if record is None:
-            return None
-        if self._own_epsilon is None:
-            return Exact(record, releases[-1].plan.owners_minimum)
-        return noisy(self._store.own, record, releases, leases, names, self._own_epsilon, self._sampler)
+    def _bundles(self) -> list[Bundle]:
+        """All bundles, oldest first."""
+        return [self._open(signed) for signed in self._store.bundles()]
 
-    def _own_statement(self, releases: Sequence[Release]) -> tuple[int, float]:
-        """Owners of a batch of exact own failures, and epsilon of noisy ones: one of both, 0 where none enter."""
-        if self._store.own.record() is None:
-            return 0, 0.0
-        exact = 0 if self._own_epsilon else enough(releases[-1].plan.owners_minimum)
-        return exact, self._own_epsilon or 0.0
+    def _for_operators(self) -> list[Bundle]:
+        """What operators saw beside each of them."""
+        return as_operators_see(self._bundles(), opened(self._store.own.findings()))
 
     def _leases(self, releases: Sequence[Release]) -> list[Lease]:
         return self._store.leases(min(made.plan.first_hour for made in releases), releases[-1].plan.end_hour)

@@ -3,7 +3,8 @@
 Windows are disjoint: releases add up cell by cell, and so do their noise variances.
 Without own failures, a pair's total leaves out the windows that would add more noise than they tell: what is heeded
 runs no more.
-Own failures are mapped to the tenants' unit: the job-weeks of leases whose tenants answered, where the provider looked.
+Own failures, which operators alone learn from, are mapped to the tenants' unit: the job-weeks of leases whose tenants
+answered, where the provider looked.
 """
 
 import operator
@@ -16,14 +17,13 @@ from numpy.typing import NDArray
 
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.round_messages import finest_row
-from provider_server.analysis.few_owners import FewOwners
 from provider_server.analysis.own_failures import Leases
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.own_failures import OwnRecord
-from provider_server.learning.own_sight import Batches, Exact, Mask, OwnSight, enough
 from provider_server.rounds.release import Release
 
 Places = NDArray[np.intp]
+Mask = NDArray[np.bool_]
 NOBODY = OwnRecord.of((), looked=())
 
 
@@ -34,9 +34,8 @@ class Seen:
     `node_hours` has shape (J, bands), all else (J,). `level` (context and build-up) and `cell` (pairs, flat) are the
     rows whose total holds a job-week; `pair` is the one that its workload and context have by now, perhaps a finer one;
     -1 where there is none. `most` is F, `lease` the place of its lease, `size` the doublings of its nodes, `owner` the
-    place of its tenant, `opening` that of the release that counted it. `watched` says whether the provider looked,
-    `visible` (J, bands) how many failures it saw, 0 where they have not `entered`. `control` counts script errors by
-    pair, its exposure in job-weeks; `own` is what may be told.
+    place of its tenant. `watched` says whether the provider looked and the pair has a row, `visible` (J, bands) how
+    many failures it saw there. `control` counts script errors by pair, its exposure in job-weeks.
     """
 
     hazard: LifeTable
@@ -50,29 +49,18 @@ class Seen:
     lease: Places
     size: Places
     owner: Places
-    opening: Places
     watched: Mask
     visible: Floats
-    entered: Mask
-    few: Mask
-    own: OwnSight | None
 
     @classmethod
-    def of(cls, releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None) -> "Seen":
+    def of(cls, releases: Sequence[Release], leases: Sequence[Lease], own: OwnRecord | None) -> "Seen":
         """Of all releases so far, the leases of their windows, and what was seen there (None: nobody looked)."""
         hazard, pairs = (_sum(made.table(name) for made in releases) for name in ("hazard", "pairs"))
         held = np.ones((len(releases), pairs.events.size), np.bool_)
         if own is None:
             pairs, held = _remembered(releases, pairs)
-        columns = zip(*_job_weeks(releases, leases, hazard, pairs, held, own.record if own else NOBODY), strict=True)
-        hours, level, cell, pair, most, lease, size, owner, opening, watched, seen = map(np.concatenate, columns)
-        bound = own.owners_minimum if isinstance(own, Exact) else None
-        row = pair if isinstance(own, Exact) and bound is None else cell
-        batches = Batches.of(np.where(watched, row, -1), owner, opening, seen.sum(axis=1), bound)
-        of_leases = hours, level, cell, pair, most, lease, size, owner, opening, watched
-        visible = np.where(batches.entered[:, None], seen, 0.0)
-        control = _control(releases, pairs)
-        return cls(hazard, pairs, control, *of_leases, visible, batches.entered, batches.few, own)
+        columns = zip(*_job_weeks(releases, leases, hazard, pairs, held, own or NOBODY), strict=True)
+        return cls(hazard, pairs, _control(releases, pairs), *map(np.concatenate, columns))
 
     def by_level(self, weight: Floats) -> Floats:
         """Node-hours times `weight`, which is broadcast to (J, bands), by context level and band."""
@@ -88,24 +76,15 @@ class Seen:
         return total.astype(np.float64).reshape(self.pairs.shape)
 
     def leases(self, explained: Floats) -> Leases:
-        """What entered of each lease beside what hazards explain of its job-weeks (J,), and of whom it did not."""
-        row = self.pair if isinstance(self.own, Exact) and self.own.owners_minimum is None else self.cell
-        known = np.flatnonzero(self.entered)
-        group = self.lease[known] * self.pairs.events.size + row[known]
+        """What was seen of each lease beside what hazards explain of its job-weeks (J,)."""
+        known = np.flatnonzero(self.watched)
+        group = self.lease[known] * self.pairs.events.size + self.pair[known]
         _, first, lease = np.unique(group, return_index=True, return_inverse=True)
         failures, expected = (
-            np.bincount(lease, weight[known], len(first)) for weight in (self.visible.sum(axis=1), explained)
+            np.bincount(lease, weight[known], len(first)).astype(np.float64)
+            for weight in (self.visible.sum(axis=1), explained)
         )
-        few = self._few(explained)
-        return Leases(failures.astype(np.float64), expected.astype(np.float64), row[known][first], few)
-
-    def _few(self, explained: Floats) -> FewOwners | None:
-        if not isinstance(self.own, Exact) or self.own.owners_minimum is None:
-            return None
-        owners, few = int(self.owner.max(initial=0)) + 1, np.flatnonzero(self.few)
-        group, of = np.unique(self.cell[few] * owners + self.owner[few], return_inverse=True)
-        expected = np.bincount(of, explained[few], len(group)).astype(np.float64)
-        return FewOwners(expected, group // owners, enough(self.own.owners_minimum))
+        return Leases(failures, expected, self.pair[known][first], self.owner[known][first])
 
 
 def _remembered(releases: Sequence[Release], total: LifeTable) -> tuple[LifeTable, NDArray[np.bool_]]:
@@ -149,25 +128,25 @@ def _job_weeks(
     number_of = {tenant: number for number, tenant in enumerate(dict.fromkeys(lease.tenant for lease in leases))}
     start, end, nodes = (np.array([getattr(lease, name) for lease in leases]) for name in ("start_h", "end_h", "nodes"))
     doublings = np.log2(np.maximum(nodes, 1)).astype(np.intp)
-    for opening, (made, holding) in enumerate(zip(releases, held, strict=True)):
+    for made, holding in zip(releases, held, strict=True):
         near = np.flatnonzero((start < made.plan.end_hour) & (end > made.first_hour))
         slices = made.slices([leases[place] for place in near.tolist()])
         place = np.array([place_of[lease.lease] for lease in slices.leases], np.intp)
         seen = zip(slices.leases, slices.spans.tolist(), strict=True)
         labels = [lease.labels for lease in slices.leases]
-        cell = pair_cells(labels, made.table("pairs"), pairs)
+        cell, pair = (pair_cells(labels, counted, pairs) for counted in (made.table("pairs"), pairs))
+        watched = np.array([looked_at(own, one, *span) for one, span in seen], np.bool_) & (pair >= 0)
         yield (
             slices.node_hours,
             _rows(labels, "context_level", made.table("hazard"), hazard),
             np.where(holding[cell], cell, -1),
-            pair_cells(labels, pairs, pairs),
+            pair,
             np.full(len(labels), made.plan.failures_per_unit, np.intp),
             place,
             doublings[place],
             np.array([number_of[lease.tenant] for lease in slices.leases], np.intp),
-            np.full(len(labels), opening, np.intp),
-            np.array([looked_at(own, one, *span) for one, span in seen], np.bool_),
-            own.events.by_band(slices, made.plan.band_edges_hours),
+            watched,
+            np.where(watched[:, None], own.events.by_band(slices, made.plan.band_edges_hours), 0.0),
         )
 
 

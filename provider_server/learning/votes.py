@@ -3,7 +3,7 @@
     release ─ rows of parts ─┐
     leases ─ units of nodes ─┴▶ analysis.votes.localise ─▶ leaves and spines by name, most suspect first
 
-Leases are those of tenants that answered, in the weeks of the series. Only the provider can do this, as only it knows
+Leases are those of tenants that answered, in the windows of the release. Only the provider can do this, as only it knows
 what a part token stands for (docs/votes.md).
 """
 
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.subjects import Subject
 from provider_server.analysis.votes import HALF, PartName, Spread, localise, patterns
 from provider_server.fleet.leases import Lease
@@ -73,13 +72,13 @@ def _switch(parts: FabricParts, part: PartName) -> str:
 
 
 def _spreads(release: Release, leases: Sequence[Lease], unit_of: dict[str, int]) -> list[Spread]:
-    """Where the leases of those who answered lay, and in how many of the weeks."""
-    answered, (first, end) = {one.tenant for one in release.answered}, (release.plan.first_hour, release.plan.end_hour)
+    """Where the leases of those who answered lay, and in how many windows."""
+    answered, (first, end) = {one.tenant for one in release.answered}, (release.first_hour, release.plan.end_hour)
     found = []
     for lease in leases:
         units = [unit_of[str(unit.unit)] for unit in lease.units for _ in unit.nodes if str(unit.unit) in unit_of]
         start_h, end_h = max(lease.start_h, first), min(lease.end_h, end)
         if lease.tenant in answered and len(units) > 1 and start_h < end_h:
-            weeks = int((end_h - 1e-9) // HOURS_PER_WEEK) - int(start_h // HOURS_PER_WEEK) + 1
-            found.append(Spread(tuple(units), weeks))
+            last, begun = (release.plan.position_at(hour) for hour in (end_h - 1e-9, start_h))
+            found.append(Spread(tuple(units), last - begun + 1))
     return found

@@ -1,4 +1,7 @@
-"""Findings of the newest bundle by workload and context, their history, and what changed from bundle to bundle."""
+"""Findings beside the newest bundle by workload and context, their history, and what changed since the one before.
+
+They are those that operators see (`learning.operators_set`): tenants are told less.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +38,7 @@ class Day:
 
 @dataclass(frozen=True)
 class FindingRow:
-    """The newest bundle's finding on a workload and a context. `key` identifies it in URLs: /findings/<key>."""
+    """A workload on a context, as operators see it beside the newest bundle; its URL is /findings/<key>."""
 
     key: str
     workload: str
@@ -87,9 +90,9 @@ Pair = tuple[str, str]
 
 def events(seen: Snapshot) -> tuple[Event, ...]:
     """What changed from one bundle to the next, and alarms, newest first."""
-    newest = _entries(seen.bundles[-1]) if seen.bundles else {}
+    newest = _entries(seen.learnt[-1]) if seen.learnt else {}
     events = []
-    for before, after in pairwise([None, *seen.bundles]):
+    for before, after in pairwise([None, *seen.learnt]):
         old, new = (_accused(one) if one else {} for one in (before, after))
         for kind, pairs in (("new", new.keys() - old.keys()), ("gone", old.keys() - new.keys())):
             for pair in sorted(pairs):
@@ -129,10 +132,10 @@ def _key(entry: MismatchEntry) -> str:
 
 def findings(seen: Snapshot) -> tuple[FindingRow, ...]:
     """All pairs of the newest bundle, the most probable mismatch first."""
-    if not seen.bundles:
+    if not seen.learnt:
         return ()
-    newest = seen.bundles[-1]
-    past = [(one, _entries(one)) for one in seen.bundles[:-1] if one.epoch == newest.epoch]
+    newest = seen.learnt[-1]
+    past = [(one, _entries(one)) for one in seen.learnt[:-1] if one.epoch == newest.epoch]
     made = [_finding(seen, newest.number, entry, past) for entry in newest.mismatches]
     return tuple(sorted(made, key=lambda one: (-one.probability_worse, -one.risk_ratio, one.key)))
 

@@ -66,7 +66,7 @@ def _places(kept: Kept, context: Context) -> list[ContextPlace]:
 def _rates(seen: Snapshot, kept: Kept) -> dict[ContextPlace, float | None]:
     """Hazard by context and level: all from the newest bundle, or, if it names none, all from telemetry."""
     said: defaultdict[ContextPlace, list[float]] = defaultdict(list)
-    for entry in seen.bundles[-1].hazards if seen.bundles else ():
+    for entry in seen.learnt[-1].hazards if seen.learnt else ():
         place = seen.places.get(str(entry.context_level))
         if place is not None and is_known(entry):
             said[place].append(entry.rate)

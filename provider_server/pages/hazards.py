@@ -44,9 +44,9 @@ class Curve:
 
 def hazard_curves(seen: Snapshot) -> tuple[Curve, ...]:
     """Curves of the newest bundle, by context and build-up level."""
-    if not seen.bundles:
+    if not seen.learnt:
         return ()
-    bundle = seen.bundles[-1]
+    bundle = seen.learnt[-1]
     by_level: defaultdict[str, list[HazardEntry]] = defaultdict(list)
     for entry in bundle.hazards:
         by_level[str(entry.context_level)].append(entry)

@@ -8,7 +8,7 @@ contexts, and never `signing.key`.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from provider_server.fleet.leases import Lease, context_tokens
 from provider_server.fleet.parts import FabricParts
 from provider_server.learning import hardware, on_probation
 from provider_server.learning.hardware import Kept, label_of, levels_of
+from provider_server.learning.operators_set import as_operators_see, opened
 from provider_server.learning.publication_gate import outlook
 from provider_server.learning.votes import SuspectedPart, suspected
 from provider_server.rounds.grouping import TenantScores
@@ -94,7 +95,10 @@ def newest_with(subject: Subject, releases: Sequence[Release]) -> Release | None
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """Everything that the pages show comes from here. Rounds, releases and bundles are oldest first."""
+    """Everything that the pages show comes from here. Rounds, releases and bundles are oldest first.
+
+    `operators` are findings that tenants do not see, by the number of the bundle that they stand beside.
+    """
 
     directory: Directory
     rounds: tuple[SeenRound, ...]
@@ -105,6 +109,12 @@ class Snapshot:
     kept: Kept | None
     places: Mapping[str, ContextPlace]
     votes: Votes | None = None
+    operators: Mapping[int, Bundle] = field(default_factory=dict)
+
+    @cached_property
+    def learnt(self) -> tuple[Bundle, ...]:
+        """What operators see beside each bundle, oldest first."""
+        return tuple(as_operators_see(self.bundles, self.operators))
 
     def name(self, token: str) -> str:
         """A context for a person: what tells it from others, or the beginning of its token."""
@@ -178,12 +188,17 @@ class Reader:
             kept=kept,
             places=places(self._context_secret, learnt.epochs, kept),
             votes=learnt.votes,
+            operators=learnt.operators,
         )
 
     def _as_learnt(self, rounds: Sequence[KeptRound]) -> "_Learnt":
         """Releases and bundles only grow, so their number tells whether they have changed."""
         newest = self._store.newest_bundle()
-        state = newest[0] if newest else None, sum(one.state == RoundState.RELEASED for one in rounds)
+        state = (
+            newest[0] if newest else None,
+            self._store.own.findings_kept(),
+            sum(one.state == RoundState.RELEASED for one in rounds),
+        )
         if self._learnt is None or self._learnt[0] != state:
             self._learnt = state, _Learnt.of(self._store, self._parts, self._context_secret)
         return self._learnt[1]
@@ -202,6 +217,7 @@ class _Learnt:
     bundles: tuple[Bundle, ...]
     alarms: tuple[Alarm, ...]
     votes: Votes | None
+    operators: Mapping[int, Bundle]
 
     @classmethod
     def of(cls, store: Store, parts: FabricParts | None, secret: bytes) -> "_Learnt":
@@ -209,10 +225,11 @@ class _Learnt:
         releases = tuple(map(from_bytes, store.releases()))
         bundles = tuple(open_signed(Bundle, signed, key) for signed in store.bundles())
         votes = Votes.of(parts, secret, releases, store.leases)
+        beside = opened(store.own.findings())
         if not releases:
-            return cls(releases, bundles, (), votes)
+            return cls(releases, bundles, (), votes, beside)
         leases = store.leases(0, releases[-1].plan.end_hour)
-        return cls(releases, bundles, outlook(releases, leases, bundles).alarms, votes)
+        return cls(releases, bundles, outlook(releases, leases, bundles).alarms, votes, beside)
 
     @cached_property
     def epochs(self) -> frozenset[int]:

@@ -131,7 +131,7 @@ def view(
         tuple(_bundle(one) for one in seen.bundles)[::-1],
         events(seen),
     )
-    factors, rules = (seen.bundles[-1].factors, seen.bundles[-1].rules) if seen.bundles else ((), ())
+    factors, rules = (seen.learnt[-1].factors, seen.learnt[-1].rules) if seen.learnt else ((), ())
     learnt = fleet(seen), rows, matrix(rows), hazard_curves(seen), factors, rules
     return View(overview, *learnt, fabric(seen.votes), speed(seen.releases, seen.name), plans)
 

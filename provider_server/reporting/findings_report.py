@@ -21,7 +21,18 @@ DIGITS = 6  # of a token where several stand together
 RATIO_HEAD = ("which", "ratio", "low", "high")
 
 
-def page_of(findings: Findings, seen: Outlook, releases: Sequence[Release], names: Mapping[str, str]) -> Page:
+FOR_OPERATORS = "For operators, not for tenants: failures that the provider saw itself are in the findings."
+FOR_TENANTS = "What bundles tell tenants, from their sums alone."
+
+
+def page_of(
+    findings: Findings,
+    seen: Outlook,
+    releases: Sequence[Release],
+    names: Mapping[str, str],
+    *,
+    for_operators: bool,
+) -> Page:
     """The page of `releases`; `names` has names of tokens, as far as the provider knows them."""
     newest = releases[-1].plan
     least = min(release.contributors for release in releases)
@@ -29,6 +40,7 @@ def page_of(findings: Findings, seen: Outlook, releases: Sequence[Release], name
         f"Learnt from {counted_as(len(releases), 'release')} up to hour {newest.end_hour}, each of at least"
         f" {counted_as(least, 'tenant')}.",
         f"Privacy budget per lease and window: epsilon {newest.epsilon:g} at delta {newest.delta:g}.",
+        FOR_OPERATORS if for_operators else FOR_TENANTS,
     )
     return Page(
         "The provider's findings",

@@ -5,7 +5,7 @@ Rows have whole tokens, lines their first twelve digits.
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import PER_NODE_HOURS
@@ -115,8 +115,9 @@ class FindingsRow(TypedDict):
 
 
 class LearntRow(FindingsRow):
-    """All of it, and how the bundle in force predicted the newest window; null without one."""
+    """All of it, who may read it, and how the bundle in force predicted the newest window; null without one."""
 
+    readers: Literal["operators", "tenants"]
     releases: int
     against_bundle: str | None
 
@@ -192,7 +193,8 @@ def pair_row(pair: PairFinding, names: Mapping[str, str]) -> PairRow:
 def learnt_lines(row: LearntRow) -> list[str]:
     """The row as text, mismatches first."""
     judged = f"{counted_as(row['pairs'], 'pair')}, {counted_as(row['rates'], 'rate')}"
-    lines = [f"{counted_as(row['releases'], 'release')}: {judged}"]
+    readers = "for operators, not for tenants" if row["readers"] == "operators" else "as bundles tell tenants"
+    lines = [f"{counted_as(row['releases'], 'release')}: {judged}; {readers}"]
     for one in row["accused"]:
         context = one["context_name"] or f"context {one['context'][:12]}"
         better = f"; fails less on {one['alternatives'][0][:12]}" if one["alternatives"] else ""

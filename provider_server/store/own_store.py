@@ -1,8 +1,6 @@
-"""Failures that the provider saw itself, in SQL: where it looked, what it saw, and counts of that under noise.
+"""Failures that the provider saw itself, in SQL: where it looked, what it saw, and what operators learn from it.
 
-- Hours are recorded once, in order: those of a release, or before the last recorded ones, are closed. So what a bundle
-  was learnt from never changes afterwards, and two bundles differ by what is new.
-- A count under noise is written once; its noise is never drawn again.
+Hours are recorded once, in order: those before the last recorded ones are closed. Nothing here is for tenants.
 """
 
 from collections.abc import Iterable
@@ -10,19 +8,19 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from crypto.errors import Refusal
-from crypto.ids import LeaseId, RoundId
+from crypto.ids import LeaseId
 from provider_server.fleet.own_failures import OwnFailure, OwnRecord
 from provider_server.store import tables
 
 
 class HoursClosed(Refusal):
-    """Own failures of hours that are recorded or released already."""
+    """Own failures of hours that are recorded already."""
 
-    default_hint = "record each week before its round is held: run `pharoah-provider own-failures` every day"
+    default_hint = "hours are recorded once, in order: name later ones"
 
 
 class OwnStore:
-    """The tables of own failures. Threads and processes share them."""
+    """The tables of own failures, and of findings for operators. Threads and processes share them."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -52,15 +50,20 @@ class OwnStore:
             placed = connection.execute(sa.select(tables.placements.c.lease)).scalars()
             return OwnRecord.of(failures, looked, frozenset(map(LeaseId, placed)))
 
-    def add_counts(self, round_id: RoundId, counts: bytes) -> None:
-        """Keeps the counts under noise of a round; IntegrityError for a second time."""
+    def add_findings(self, number: int, findings: bytes) -> None:
+        """Keeps what operators see beside the bundle of that number; IntegrityError for a second time."""
         with self._engine.begin() as connection:
-            connection.execute(sa.insert(tables.own_counts).values(round_id=bytes(round_id), counts=counts))
+            connection.execute(sa.insert(tables.operators).values(number=number, findings=findings))
 
-    def counts(self) -> dict[RoundId, bytes]:
-        """The counts under noise by round."""
+    def findings_kept(self) -> int:
+        """How many of them there are."""
         with self._engine.connect() as connection:
-            return {RoundId(row.round_id): row.counts for row in connection.execute(sa.select(tables.own_counts))}
+            return int(connection.execute(sa.select(sa.func.count()).select_from(tables.operators)).scalar_one())
+
+    def findings(self) -> dict[int, bytes]:
+        """What operators see, by the number of the bundle that it stands beside."""
+        with self._engine.connect() as connection:
+            return {row.number: row.findings for row in connection.execute(sa.select(tables.operators))}
 
 
 _FAILURES = sa.select(tables.own_failures).order_by(tables.own_failures.c.at_h, tables.own_failures.c.lease)

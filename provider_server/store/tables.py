@@ -132,11 +132,11 @@ own_hours = sa.Table(
     sa.Column("start_hour", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("end_hour", sa.Integer, nullable=False),
 )
-own_counts = sa.Table(
-    "own_counts",
+operators = sa.Table(
+    "operators",
     metadata,
-    sa.Column("round_id", sa.LargeBinary, primary_key=True),
-    sa.Column("counts", sa.LargeBinary, nullable=False),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("findings", sa.LargeBinary, nullable=False),
 )
 endings = sa.Table(
     "endings",

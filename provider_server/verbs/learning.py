@@ -27,6 +27,9 @@ Benchmarks = Annotated[
     Path | None,
     typer.Option(click_type=InputFile(), help="The provider's own benchmark jobs, as JSON lines.", show_default=False),
 ]
+AsTenants = Annotated[
+    bool, typer.Option("--as-tenants", help="Show what bundles tell tenants, learnt from their sums alone.")
+]
 SEED = 0  # assigns strata to training and test sets: the same benchmark jobs give the same rules
 
 
@@ -36,20 +39,26 @@ def learn(
     out: Out = None,
     benchmarks: Benchmarks = None,
     *,
+    as_tenants: AsTenants = False,
     force: Force = False,
     as_json: AsRows = False,
 ) -> None:
-    """Analyse all releases, and show how well earlier bundles predicted. Publishes nothing."""
+    """Analyse all releases, and show how well earlier bundles predicted. Publishes nothing.
+
+    Findings are for operators: failures that the provider saw itself are in them, which no bundle tells tenants.
+    """
     from provider_server.reporting.findings_text import learnt_lines, learnt_row
 
     with _learning(home, database) as (provider, publisher, releases):
-        findings, newcomers = _benchmarked(required(home), provider, publisher, releases, benchmarks)
+        learnt = _learnt(publisher, releases, as_tenants=as_tenants)
+        findings, newcomers = _benchmarked(required(home), provider, learnt, releases, benchmarks)
         review, outlook = publisher.review(releases), publisher.outlook(releases)
         names = _names(required(home), provider, releases[-1])
     if out:
         with failing():
-            _write_page(out, findings, outlook, releases, names, force=force)
+            _write_page(out, findings, outlook, releases, names, as_tenants=as_tenants, force=force)
     row: LearntRow = {
+        "readers": "tenants" if as_tenants else "operators",
         "releases": len(releases),
         "against_bundle": str(review.verdict) if review else None,
         **learnt_row(findings, newcomers, outlook, names),
@@ -57,10 +66,14 @@ def learn(
     print_rows([row], learnt_lines, as_json=as_json)
 
 
+def _learnt(publisher: "Publisher", releases: "Sequence[Release]", *, as_tenants: bool) -> "Findings":
+    return publisher.learn(releases) if as_tenants else publisher.learn_for_operators(releases)
+
+
 def _benchmarked(
-    home: Path, provider: "Provider", publisher: "Publisher", releases: "Sequence[Release]", file: Path | None
+    home: Path, provider: "Provider", findings: "Findings", releases: "Sequence[Release]", file: Path | None
 ) -> "tuple[Findings, tuple[NewContext, ...]]":
-    """Findings from releases and benchmark jobs, and first rates of contexts that have none."""
+    """Findings with rules from benchmark jobs, and first rates of contexts that have none."""
     from dataclasses import replace
 
     import numpy as np
@@ -74,7 +87,6 @@ def _benchmarked(
     def level_0(name: str) -> str:
         return provider.context_labels(newest.start_hour, name, 0)["context_level"]
 
-    findings = publisher.learn(releases)
     if file:
         findings = replace(findings, rules=rules_from(jobs, np.random.default_rng(SEED)))
     contexts_now = known.contexts if known else None
@@ -127,12 +139,13 @@ def _write_page(
     releases: "Sequence[Release]",
     names: "Mapping[str, str]",
     *,
+    as_tenants: bool,
     force: bool,
 ) -> None:
     from provider_server.reporting.findings_report import page_of
     from provider_server.reporting.html import render
 
-    page = page_of(findings, outlook, releases, names)
+    page = page_of(findings, outlook, releases, names, for_operators=not as_tenants)
     check_new(out / "findings.html", force=force)
     figures = {section.heading.lower().replace(" ", "-"): section.figure for section in page.sections}
     save_pictures(figures, out, force=force)
@@ -153,15 +166,19 @@ def explain(
         float | None, typer.Option(min=0.0, help="Age of that job in hours; default: the lease's, or 0.")
     ] = None,
     *,
+    as_tenants: AsTenants = False,
     as_json: AsRows = False,
 ) -> None:
-    """Show the evidence for or against a mismatch of a workload on a context: interval, reason, alternatives."""
+    """Show the evidence for or against a mismatch of a workload on a context: interval, reason, alternatives.
+
+    It is for operators: failures that the provider saw itself are in it, which no bundle tells tenants.
+    """
     from federation.runtime.clock import now_hour
     from provider_server.learning.forecast import Job, chance_of_failure, job_of
     from provider_server.reporting.findings_text import chance_row, explanation_lines, explanation_row
 
     with _learning(home, database) as (provider, publisher, releases):
-        findings, now_h = publisher.learn(releases), now_hour()
+        findings, now_h = _learnt(publisher, releases, as_tenants=as_tenants), now_hour()
         names = _names(required(home), provider, releases[-1])
         leases = provider.leases(releases[0].plan.first_hour, max(now_h, releases[-1].plan.end_hour))
         job = Job(1, 0.0)
@@ -216,7 +233,7 @@ def publish(
         review = publisher.review(releases)
         if not accept:
             check(review)
-        findings, newcomers = _benchmarked(required(home), provider, publisher, releases, benchmarks)
+        findings, newcomers = _benchmarked(required(home), provider, publisher.learn(releases), releases, benchmarks)
         if benchmarks:
             findings = findings.with_first_rates(tuple(rate for newcomer in newcomers for rate in newcomer.rates))
         number = reopened(Bundle, publisher.publish(releases, findings)).number

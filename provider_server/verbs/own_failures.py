@@ -1,4 +1,4 @@
-"""`pharoah-provider own-failures`: records which leases the provider saw hardware fail on, for the next bundle."""
+"""`pharoah-provider own-failures`: records which leases the provider saw hardware fail on, for its operators."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -57,10 +57,10 @@ def own_failures(
     in_order: Sorted = False,
     as_json: AsRows = False,
 ) -> None:
-    """Record hardware failures that the provider saw on leases, from telemetry or outages, for the next bundle.
+    """Record hardware failures that the provider saw on leases, from telemetry or outages, for its operators.
 
-    Hours count once: those that were recorded before, or that a release covers, are left out. Run it every day, at most
-    `settle_hours` after a week has ended. docs/privacy.md says what a bundle then tells other tenants.
+    `serve` does so every day where telemetry is configured. Hours count once: those that were recorded before are left
+    out. What is learnt from them is for operators: no bundle tells tenants of it.
     """
     from contextlib import closing
 

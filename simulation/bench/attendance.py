@@ -1,13 +1,13 @@
 """Noise and findings when not everybody answers: what a round opens at an attendance, and what is found in a year.
 
 `rows`  a provider and tenants that set nothing, with 200 tenants: contributions are drawn and opened by the protocol's
-        functions (masks, which cancel exactly, are left out), and of the honest nine tenths of those who answer the
-        noise is measured. `variance_over_ideal` is its variance over that which epsilon asks for,
+        functions (masks, which cancel exactly, are left out), and of the honest half of those who answer the noise
+        is measured. `variance_over_ideal` is its variance over that which epsilon asks for,
         `variance_over_ideal_stated` what the accountant says of it, and `variance_over_ideal_before` that of shares
         which must suffice for a minimal cohort, as they were before noise had layers.
-`found` the standard scenario at epsilon 1, learnt as in `simulation.bench.learning`, when each tenant answers each round
-        with this probability, independently. Who was away counts the windows that it missed in its next answer; the
-        provider's exposure follows. Means over clouds. Rows of the tables are those of everybody's leases. In one cloud
+`found` the standard scenario at epsilon 1, learnt as in `simulation.bench.learning`, when each tenant answers each
+        round with this probability, independently. Who was away counts the windows that it missed in its next answer;
+        the provider's exposure follows. Means over clouds. Rows of the tables are those of everybody's leases. In one cloud
         all attendances have the same noise but for its size, fresh for each cloud: AUROC differs by .02 from noise
         to noise, and what is asked for is the difference that attendance makes.
 """
@@ -112,7 +112,8 @@ def measured(plan: Plan, contributors: int, honest: int, sampler: NoiseSampler) 
     total = add_words(noise.contribution(plan, nothing, sampler) for _ in range(honest))
     (opened,) = noise.open_groups(plan, [total], contributors)
     (counts,) = noise.from_ring(plan, opened)
-    return float(np.mean(counts**2)) * noise.opened_shares(plan, contributors) / noise.noise_variances(plan, contributors)[0]
+    (stated,) = noise.noise_variances(plan, contributors)
+    return float(np.mean(counts**2)) * noise.opened_shares(plan, contributors) / stated
 
 
 # ---- what is found in a year -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ checks, for every pair of workload and context on which it starts a job within t
 `both`     by the bundle and its own history, as `pharoah-tenant check` does
 
 Figures are average precisions over all tenants and pairs, weighted by the node-hours of these jobs: the mean over
-clouds. `visible` is the share of failures that the provider sees itself and learns from. Masks and messages are left
+clouds. Masks and messages are left
 out, as in `bench learning`; noise is fresh.
 """
 
@@ -26,14 +26,11 @@ from federation.protocol.check import Checker
 from federation.protocol.judgement import HARMFUL_RATIO
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.ratio_likelihood import LOG_RATIOS
-from provider_server.fleet.own_failures import OwnRecord
 from provider_server.learning.bundle import compose
 from provider_server.learning.findings import learn
-from provider_server.learning.own_sight import Exact
 from provider_server.rounds.release import Release
-from simulation.bench import field, learning
+from simulation.bench import learning
 from simulation.bench.attendance import InsecureRepeatable
-from simulation.bench.field_cells import Cell
 from simulation.bench.impact import trial_of, with_tokens
 from simulation.judge.histories import Histories, alone, with_bundle
 from simulation.judge.user_loop import Trial
@@ -50,7 +47,6 @@ class CheckHistoryRow(msgspec.Struct, frozen=True):
     own: float
     bundle: float
     both: float
-    visible: float
     seeds: int
 
 
@@ -70,9 +66,9 @@ class Precision:
     both: float
 
 
-def check_history(engine: Engine, seeds: int, visible: float, *, quick: bool) -> Iterator[Precision]:
+def check_history(engine: Engine, seeds: int, *, quick: bool) -> Iterator[Precision]:
     """One cloud after another, after all `weeks_of` it."""
-    for of_cloud in engine.map(_of_cloud, (visible, quick), range(seeds)):
+    for of_cloud in engine.map(_of_cloud, quick, range(seeds)):
         yield from of_cloud
 
 
@@ -81,13 +77,13 @@ def weeks_of(*, quick: bool) -> tuple[int, ...]:
     return QUICK_WEEKS if quick else WEEKS
 
 
-def summary(found: Sequence[Precision], visible: float) -> CheckHistoryRows:
+def summary(found: Sequence[Precision]) -> CheckHistoryRows:
     """Means over clouds."""
     rows = []
     for weeks in dict.fromkeys(one.weeks for one in found):
         own = [one for one in found if one.weeks == weeks]
         of_own, told, both = np.mean([(one.own, one.bundle, one.both) for one in own], axis=0).tolist()
-        rows.append(CheckHistoryRow(weeks, of_own, told, both, visible, len(own)))
+        rows.append(CheckHistoryRow(weeks, of_own, told, both, len(own)))
     return CheckHistoryRows(tuple(rows))
 
 
@@ -95,27 +91,24 @@ def lines(rows: CheckHistoryRows) -> Iterator[str]:
     """For people."""
     for row in rows.rows:
         yield (
-            f"after {row.weeks} weeks, {row.visible:g} of failures visible: average precision {row.own:.3f} by own"
+            f"after {row.weeks} weeks: average precision {row.own:.3f} by own"
             f" history, {row.bundle:.3f} by the bundle, {row.both:.3f} by both; {row.seeds} seeds"
         )
 
 
-def _of_cloud(shared: tuple[float, bool], seed: int) -> list[Precision]:
-    visible, quick = shared
+def _of_cloud(quick: bool, seed: int) -> list[Precision]:  # noqa: FBT001
     year = learning.live(learning.shipped(quick=quick), seed)
     made = learning.releases(year, year.cloud.scenario.epsilon, InsecureRepeatable(os.urandom(16)))
     trial = trial_of(year.cloud, seed)
-    bundles = (_bundle(year, made, weeks, visible, seed) for weeks in weeks_of(quick=quick))
+    bundles = (_bundle(year, made, weeks) for weeks in weeks_of(quick=quick))
     return [_precision(trial, Histories(trial), bundle) for bundle in bundles]
 
 
-def _bundle(year: learning.Year, made: Sequence[Release], weeks: int, visible: float, seed: int) -> Bundle:
+def _bundle(year: learning.Year, made: Sequence[Release], weeks: int) -> Bundle:
     """The one that was learnt after so many weeks."""
     end = weeks * HOURS_PER_WEEK
     known, past = [lease for lease in year.leases if lease.start_h < end], [m for m in made if m.plan.end_hour <= end]
-    seen = field.own_failures(year, Cell({}, visible=visible), seed) if visible else None
-    own = None if seen is None else Exact(OwnRecord.of(failure for failure in seen if failure.at_h < end))
-    return compose(weeks, (), past, with_tokens(learn(past, known, own)))
+    return compose(weeks, (), past, with_tokens(learn(past, known)))
 
 
 def _precision(trial: Trial, histories: Histories, bundle: Bundle) -> Precision:

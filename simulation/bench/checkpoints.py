@@ -1,9 +1,9 @@
 """How much time jobs waste, by when they save: by their own hazard as bundles and hints tell it, and by other rules.
 
 A year of `standard` with nodes that degrade (`simulation.judge.user_loop`), bundles at epsilon 1 and the hints that
-follow from them. Every lease after the first window is replayed with failures by its true hazard, the same for all ways of
-saving. Wasted are checkpoints, the work since the last one that a failure loses, and recovery: node-hours of these over
-node-hours of leases.
+follow from them. Every lease after the first window is replayed with failures by its true hazard, the same for all ways
+of saving. Wasted are checkpoints, the work since the last one that a failure loses, and recovery: node-hours of these
+over node-hours of leases.
 
 | way | saves |
 |---|---|

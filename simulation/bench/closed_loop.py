@@ -45,7 +45,7 @@ DOUBTED = frozenset({PairJudgement.WORSE, PairJudgement.SUSPECTED})
 
 @dataclass(frozen=True)
 class Way:
-    """How many of the jobs stay that are told to go elsewhere, and whether the learner keeps what windows before told."""
+    """How many of the jobs stay that are told to go elsewhere, and whether the learner keeps earlier windows."""
 
     stay: float
     remember: bool = True

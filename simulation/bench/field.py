@@ -14,9 +14,10 @@ Means over seeds, counts of all seeds together.
 `coverage_hazards`           the same of hazards
 `versions`                   which versions of archetypes were split (`simulation.bench.versions_found`)
 
-What of the provider's own failures is learnt from is one of three: `exact`, all of them, as only the provider may see
-it; `batches`, those of enough owners, and `noise`, all under noise at an epsilon: both as bundles may tell it
-(docs/privacy.md). Generator and learner share no constant: what a cell plants is in the scenario and here.
+Where a share of failures is visible to the provider, what its operators see is judged: tenants' sums and its own
+failures, exactly. Where nothing is, a bundle is, from sums alone. Bundles of the other cells say that too: whatever is
+visible, they are those of the cells `…_visible_0`. Generator and learner share no constant: what a cell plants is in
+the scenario and here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,9 +36,6 @@ from federation.protocol.noise import NoiseSampler
 from provider_server.analysis.mismatch import WORSE_FROM
 from provider_server.fleet.own_failures import OwnFailure, OwnRecord
 from provider_server.learning.findings import Findings, learn
-from provider_server.learning.own_noise import open_missing, told
-from provider_server.learning.own_sight import Exact, OwnSight
-from provider_server.rounds.release import Release
 from simulation.bench import attendance, learning
 from simulation.bench.decisions import Decision, Reliability, decisions, reliability
 from simulation.bench.field_cells import CORNERS, EVERY, Cell
@@ -51,20 +49,16 @@ TWICE = 3  # every third workload is seen twice as often
 CORNER_SEEDS = 3
 
 
-class Told(StrEnum):
-    """What of own failures is learnt from."""
+class Readers(StrEnum):
+    """Who sees the findings that are judged."""
 
-    EXACT = "exact"
-    BATCHES = "batches"
-    NOISE = "noise"
+    OPERATORS = "operators"
+    TENANTS = "tenants"
 
-
-@dataclass(frozen=True)
-class Bound:
-    """What of own failures is learnt from; `epsilon` is that of their noise."""
-
-    told: Told = Told.EXACT
-    epsilon: float = 1.0
+    @classmethod
+    def of(cls, cell: Cell) -> "Readers":
+        """Operators see more than tenants only where something is visible."""
+        return cls.OPERATORS if cell.visible > 0.0 else cls.TENANTS
 
 
 class FieldRow(msgspec.Struct, frozen=True):
@@ -73,8 +67,7 @@ class FieldRow(msgspec.Struct, frozen=True):
     name: str
     epsilon: float | None
     visible: float
-    own: str
-    own_epsilon: float | None
+    readers: str
     auroc: float | None
     average_precision: float | None
     planted: int
@@ -120,7 +113,7 @@ class Seen:
 
 
 def field(
-    engine: Engine, names: Sequence[str], seeds: int, sampler: NoiseSampler, bound: Bound, *, quick: bool
+    engine: Engine, names: Sequence[str], seeds: int, sampler: NoiseSampler, *, quick: bool
 ) -> Iterator[tuple[str, Seen]]:
     """One cloud after another, seed by seed; cells that differ only in what is told and seen share the simulated year.
 
@@ -131,7 +124,7 @@ def field(
     for _, alike in groupby(sorted(cells, key=_year_of), key=_year_of):
         groups.append([name for name, _ in alike])
     years = [(tuple(group), seed) for seed in range(seeds) for group in groups]
-    for of_year in engine.map(_of_year, (sampler, bound, quick), years):
+    for of_year in engine.map(_of_year, (sampler, quick), years):
         yield from of_year
 
 
@@ -146,9 +139,9 @@ def _year_of(named: tuple[str, Cell]) -> str:
     return f"{cell.scenario} {sorted((name, str(value)) for name, value in cell.changes.items())}"
 
 
-def summary(names: Sequence[str], seen: Sequence[tuple[str, Seen]], bound: Bound) -> FieldRows:
+def summary(names: Sequence[str], seen: Sequence[tuple[str, Seen]]) -> FieldRows:
     """A row for each cell."""
-    return FieldRows(tuple(_row(name, [one for of, one in seen if of == name], bound) for name in names))
+    return FieldRows(tuple(_row(name, [one for of, one in seen if of == name]) for name in names))
 
 
 def lines(rows: FieldRows) -> Iterator[str]:
@@ -161,10 +154,10 @@ def lines(rows: FieldRows) -> Iterator[str]:
         split = f"versions split: {row.versions.differ_split} of {row.versions.differ} that differ"
         split += f", {row.versions.alike_split} of {row.versions.alike} alike"
         what = f"{scores}{found}; {intervals}; {split}"
-        yield f"{row.name} (visible {row.visible:g}, {row.own}): {what}; {row.seeds} seeds"
+        yield f"{row.name} (visible {row.visible:g}, for {row.readers}): {what}; {row.seeds} seeds"
 
 
-def _row(name: str, seen: Sequence[Seen], bound: Bound) -> FieldRow:
+def _row(name: str, seen: Sequence[Seen]) -> FieldRow:
     cell = EVERY[name]()
     scores = [one.scores for one in seen if one.scores is not None]
     columns = ("said", "worse", "planted", "covered", "widths")
@@ -173,8 +166,7 @@ def _row(name: str, seen: Sequence[Seen], bound: Bound) -> FieldRow:
         name,
         cell.epsilon,
         cell.visible,
-        bound.told,
-        bound.epsilon if bound.told is Told.NOISE else None,
+        Readers.of(cell),
         float(np.mean([auroc for auroc, _ in scores])) if scores else None,
         float(np.mean([precision for _, precision in scores])) if scores else None,
         int(planted.sum()),
@@ -193,17 +185,17 @@ def _row(name: str, seen: Sequence[Seen], bound: Bound) -> FieldRow:
     )
 
 
-def _of_year(shared: tuple[NoiseSampler, Bound, bool], work: tuple[tuple[str, ...], int]) -> list[tuple[str, Seen]]:
+def _of_year(shared: tuple[NoiseSampler, bool], work: tuple[tuple[str, ...], int]) -> list[tuple[str, Seen]]:
     """A simulated year, and what is told, seen and learnt of it in each of these cells."""
-    (sampler, bound, quick), (names, seed) = deepcopy(shared), work
+    (sampler, quick), (names, seed) = deepcopy(shared), work
     names = tuple(name for name in names if name not in CORNERS or seed < CORNER_SEEDS)
     if not names:
         return []
     year = learning.live(EVERY[names[0]]().played(quick=quick), seed)
-    return [(name, _judged(year, _found(year, EVERY[name](), seed, sampler, bound))) for name in names]
+    return [(name, _judged(year, _found(year, EVERY[name](), seed, sampler))) for name in names]
 
 
-def _found(year: Year, cell: Cell, seed: int, sampler: NoiseSampler, bound: Bound) -> Findings:
+def _found(year: Year, cell: Cell, seed: int, sampler: NoiseSampler) -> Findings:
     """What is learnt of a year where tenants answer, tell and are seen as the cell says."""
     telling = cell.telling(seed)
     if cell.answering < 1.0:
@@ -211,17 +203,9 @@ def _found(year: Year, cell: Cell, seed: int, sampler: NoiseSampler, bound: Boun
         made = attendance.releases(year, failures, attendance.present(year, cell.answering, seed), sampler)
     else:
         made = learning.releases(learning.retold(year, telling) if telling else year, cell.epsilon, sampler)
-    seen = OwnRecord.of(own_failures(year, cell, seed))
+    own = OwnRecord.of(own_failures(year, cell, seed)) if Readers.of(cell) is Readers.OPERATORS else None
     features = learning.features(year.cloud.scenario) if cell.shared else None
-    return learn(made, year.leases, _sight(bound, year, made, seen, sampler), features)
-
-
-def _sight(bound: Bound, year: Year, made: Sequence[Release], seen: OwnRecord, sampler: NoiseSampler) -> OwnSight:
-    """What of own failures is learnt from."""
-    if bound.told is not Told.NOISE:
-        return Exact(seen, year.cloud.scenario.owners_minimum if bound.told is Told.BATCHES else None)
-    opened = {one.plan.round_id: one for one in open_missing({}, seen, made, year.leases, bound.epsilon, sampler)}
-    return told(opened, seen, made)
+    return learn(made, year.leases, own, features)
 
 
 def own_failures(year: Year, cell: Cell, seed: int) -> list[OwnFailure]:

@@ -27,7 +27,7 @@ from simulation.bench.cell_noise import cell_noise
 from simulation.bench.votes import evaluated
 from simulation.cloud.fabric import Floats
 from simulation.run.engines import Engine
-from tenant_client.rounds.goodputs import GoodputWeek, goodputs
+from tenant_client.rounds.goodputs import GoodputUnit, goodputs
 
 TENANTS = (20, 40)
 SHARES = (0.1, 0.2, 0.5)
@@ -112,7 +112,7 @@ def _tenant(number: int, lost: Floats, weeks: Sequence[int], rng: Generator) -> 
     many = rng.poisson(JOB_WEEKS * weeks[-1])
     at_h, context = rng.random(many) * weeks[-1] * 168.0, rng.choice(CONTEXTS, many, p=mix)
     share = 1 - rng.beta(CONCENTRATION * lost[context], CONCENTRATION * (1 - lost[context]))
-    own = [GoodputWeek(f"{number}-{row}", at, of) for row, (at, of) in enumerate(zip(at_h, share, strict=True))]
+    own = [GoodputUnit(f"{number}-{row}", at, of) for row, (at, of) in enumerate(zip(at_h, share, strict=True))]
     contexts = {one.unit: str(of) for one, of in zip(own, context.tolist(), strict=True)}
     found = np.zeros((len(weeks), CONTEXTS, len(GOODPUT_BANDS)))
     for one in goodputs(own, contexts):

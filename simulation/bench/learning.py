@@ -3,7 +3,8 @@
 Each seed is a cloud of its own, with planted truth. From it comes what the federation would have opened window by
 window, without the cost of the federation: exact tables by the tenants' own counting rules, rows by the provider's own
 plans, under noise of the law that all tenants together add (their shares of discrete Laplace noise add up to one share
-of the summed size), and the release gate. `provider_server.learning.findings.learn` sees these releases and the leases, and nothing else. Masks, messages,
+of the summed size), and the release gate. `provider_server.learning.findings.learn` sees these releases and the leases,
+and nothing else. Masks, messages,
 ledgers and databases are left out: none of them changes a released number.
 
 `auroc`, `average_precision`   how well `probability_worse` ranks planted pairs among all rows of a single workload;

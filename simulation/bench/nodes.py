@@ -139,7 +139,8 @@ def measured(places: Places, starts: Sequence[int], pace_s: float, kill_every_s:
 def configure(places: Places) -> None:
     """Rounds of half of the nodes or more, without a wait for those who are away, and an epsilon that hides nothing."""
     cohort = max(4, places.tenants // 2)
-    told = {"epsilon": EPSILON, "cohort": cohort, "shares": max(2, cohort // 2), "weeks": WEEKS, "windows": [*range(1, WEEKS + 1)]}
+    epoch = {"weeks": WEEKS, "windows": [*range(1, WEEKS + 1)]}
+    told = {"epsilon": EPSILON, "cohort": cohort, "shares": max(2, cohort // 2), **epoch}
     file = places.provider / "provider.toml"
     file.write_text(file.read_text().partition("[rounds]")[0] + ROUNDS_TOML.format(**told))
     for home in places.tenant_homes:

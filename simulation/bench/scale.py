@@ -1,8 +1,8 @@
-"""What a round costs each party as tenants and cells grow, at the beginning and at the end of a year's series.
+"""What a round costs each party as tenants and cells grow.
 
 A row is one round of `simulation.bench.scale_round`, in a process of its own. Where all contributions together would
-be larger than the bound, a round with fewer contributors is held, and a first round of a series with half as many of
-them says what each further tenant costs: such a row has `measured_tenants` below `tenants`.
+be larger than the bound, a round with fewer contributors is held, and one with half as many of them says what each
+further tenant costs: such a row has `measured_tenants` below `tenants`.
 
 `tenant_cpu_seconds`       one answer of a tenant whose service has answered before: policy, price, ledger, noise, masks
 `first_answer_cpu_seconds` the same where the process makes its tables of noise for the first time
@@ -39,8 +39,8 @@ from simulation.bench import aggregation
 from simulation.bench.scale_round import MASKING, REAL_TENANTS, Costs, Keys, cells_plan, measure
 from simulation.run.streams import streams
 
-TENANTS, CELLS, POSITIONS = (100, 1_000, 10_000), (10_000, 1_000_000), (0, 51)
-QUICK_TENANTS, QUICK_CELLS, QUICK_POSITIONS = (10, 40), (400,), (0, 2)
+TENANTS, CELLS = (100, 1_000, 10_000), (10_000, 1_000_000)
+QUICK_TENANTS, QUICK_CELLS = (10, 40), (400,)
 FLOWER, QUICK_FLOWER = (100, 10_000), (20, 1_000)
 FEWEST = 2 * (REAL_TENANTS + 1)  # half of them must be more than the real ones; and a cohort has ten
 GIGABYTE = 10**9
@@ -52,7 +52,6 @@ class ScaleRow(msgspec.Struct, frozen=True):
 
     tenants: int
     cells: int
-    position: int
     measured_tenants: int
     vectors: int
     tenant_cpu_seconds: float
@@ -94,10 +93,10 @@ class ScaleFigures(msgspec.Struct, frozen=True):
     beside_flower: FlowerRow
 
 
-def sizes(*, quick: bool) -> list[tuple[int, int, int]]:
-    """Tenants, cells and position of each row, in order."""
-    tenants, cells, positions = (QUICK_TENANTS, QUICK_CELLS, QUICK_POSITIONS) if quick else (TENANTS, CELLS, POSITIONS)
-    return [(many, table, position) for table in cells for many in tenants for position in positions]
+def sizes(*, quick: bool) -> list[tuple[int, int]]:
+    """Tenants and cells of each row, in order."""
+    tenants, cells = (QUICK_TENANTS, QUICK_CELLS) if quick else (TENANTS, CELLS)
+    return [(many, table) for table in cells for many in tenants]
 
 
 def rows(bound_bytes: float, *, quick: bool) -> Iterator[ScaleRow]:
@@ -107,19 +106,18 @@ def rows(bound_bytes: float, *, quick: bool) -> Iterator[ScaleRow]:
             yield fresh.submit(row, *size, bound_bytes).result()
 
 
-def row(tenants: int, cells: int, position: int, bound_bytes: float) -> ScaleRow:
+def row(tenants: int, cells: int, bound_bytes: float) -> ScaleRow:
     """One row, in this process."""
     keys = Keys.fresh(tenants)
     words = cells_plan(keys, cells).words
     held = min(tenants, max(FEWEST, int(bound_bytes / (8 * words))))
-    costs = _held(keys, cells, position, held)
+    costs = _held(keys, cells, held)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     if held < tenants:
-        costs = extended(_held(keys, cells, 0, held // 2), held // 2, costs, held, tenants)
+        costs = extended(_held(keys, cells, held // 2), held // 2, costs, held, tenants)
     return ScaleRow(
         tenants,
         cells,
-        position,
         held,
         words // cells,
         costs.tenant_cpu_seconds,
@@ -133,16 +131,16 @@ def row(tenants: int, cells: int, position: int, bound_bytes: float) -> ScaleRow
     )
 
 
-def _held(keys: Keys, cells: int, position: int, contributors: int) -> Costs:
+def _held(keys: Keys, cells: int, contributors: int) -> Costs:
     with tempfile.TemporaryDirectory(prefix="pharoah-") as root:
-        return measure(keys, Path(root), cells, position, contributors)
+        return measure(keys, Path(root), cells, contributors)
 
 
 def extended(first: Costs, few: int, more: Costs, many: int, tenants: int) -> Costs:
-    """The costs of a round of `tenants` from one of `many`, and from a first round of a series with `few`.
+    """The costs of a round of `tenants` from one of `many`, and from one with `few`.
 
-    Each further tenant costs what each of a first round does, which has no past to read: seconds are not taken from the
-    difference of two rounds, which is smaller than what they vary by. Bytes, which do not vary, are.
+    Each further tenant costs what each of the smaller round does: seconds are not taken from the difference of two
+    rounds, which is smaller than what they vary by. Bytes, which do not vary, are.
     """
     further = tenants - many
 
@@ -210,7 +208,7 @@ def lines(figures: ScaleFigures) -> Iterator[str]:
     for one in figures.rows:
         sample = "" if one.measured_tenants == one.tenants else f", from rounds of {one.measured_tenants}"
         yield (
-            f"{one.tenants} tenants, {one.cells} cells, position {one.position}{sample}: CPU of a tenant"
+            f"{one.tenants} tenants, {one.cells} cells{sample}: CPU of a tenant"
             f" {one.tenant_cpu_seconds:.3g} s, a trustee {one.trustee_cpu_seconds:.3g} s, the provider"
             f" {one.provider_cpu_seconds:.3g} s; a tenant sends {one.tenant_bytes} bytes"
         )
@@ -229,7 +227,7 @@ def lines(figures: ScaleFigures) -> Iterator[str]:
 
 
 def picture(rows: Sequence[ScaleRow], file: Path) -> None:
-    """Growth with the number of tenants, as SVG: one panel per size of the table, a line per party and position."""
+    """Growth with the number of tenants, as SVG: one panel per size of the table, a line per party."""
     import matplotlib as mpl
 
     mpl.rcParams["svg.hashsalt"] = "pharoah"
@@ -240,11 +238,9 @@ def picture(rows: Sequence[ScaleRow], file: Path) -> None:
     panels = figure.subplots(1, len(tables), squeeze=False, sharey=True)[0]
     for panel, cells in zip(panels, tables, strict=True):
         for colour, party in zip(("C0", "C1", "C2"), ("tenant", "trustee", "provider"), strict=True):
-            for style, position in zip(("-o", "--s"), sorted({one.position for one in rows}), strict=False):
-                shown = [one for one in rows if (one.cells, one.position) == (cells, position)]
-                seconds = [getattr(one, f"{party}_cpu_seconds") for one in shown]
-                label = f"{party}, position {position}"
-                panel.plot([one.tenants for one in shown], seconds, style, color=colour, label=label, markersize=4)
+            shown = [one for one in rows if one.cells == cells]
+            seconds = [getattr(one, f"{party}_cpu_seconds") for one in shown]
+            panel.plot([one.tenants for one in shown], seconds, "-o", color=colour, label=party, markersize=4)
         panel.set(xscale="log", yscale="log", xlabel="tenants", title=f"{cells:,} cells")
     panels[0].set_ylabel("seconds of CPU in a round")
     panels[0].legend(fontsize="x-small")

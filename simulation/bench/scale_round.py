@@ -4,10 +4,6 @@ Provider, trustees and the first tenants are real, each with its own database on
 Flower grid in this process. The contributions of the other tenants are made by the protocol's own functions and signed
 with keys of their own, outside of every clock: they cost provider and trustees what any contribution costs.
 
-At a position above 0 the series has a past: signed plans and requests, of as many contributors as this round has, in
-the databases of provider, trustees and tenants, with sums of masks that fit together. It is written there directly, as
-so many rounds would have left it.
-
 Without rows of tokens (no owners' words are checked), without exposure, the table of the release, and learning: none
 of these grows with cells and tenants together.
 """
@@ -25,44 +21,37 @@ import numpy as np
 
 from crypto.codec import digest, encode
 from crypto.ids import Digest, EncodedElement, Nonce, RoundId, TenantId
-from crypto.masking import MaskKey, MaskStream, Words, add_words, mask_cells, words_to_bytes
-from crypto.signing import SigningKey, name_of
+from crypto.masking import MaskKey, MaskStream, Words, mask_cells, words_to_bytes
+from crypto.signing import SigningKey
 from crypto.threshold import KeyShare
 from federation.protocol import noise
 from federation.protocol.directory import Chain, Member
-from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
-from federation.protocol.privacy_cost import NO_LOSS
+from federation.protocol.plan import MaskTrustee, Plan
 from federation.protocol.queries import Query
-from federation.protocol.round_messages import Contribution, ContributionHeader, UnmaskRequest
+from federation.protocol.round_messages import Contribution, ContributionHeader
 from federation.protocol.seats import TrusteeRecord
 from federation.runtime.pinned_directory import pin
-from federation.runtime.sqlite import Connection
 from provider_server.network.grid_tenants import GridTenants
 from provider_server.rounds.planning import MarginalSpec, PlanSettings, make_plan
-from provider_server.rounds.round import Round, new_round, past_of
-from provider_server.store.round_store import Outcome, RoundState, RoundStore
+from provider_server.rounds.round import Round, new_round
+from provider_server.store.round_store import RoundStore
 from provider_server.store.store import Store
 from simulation.run.federation import founding_entry, make_group_key
 from simulation.run.local_grid import LocalGrid, local_task
 from tenant_client.network.flower_app import client_app
 from tenant_client.records.database import open_database
-from tenant_client.records.ledger import Charge
 from tenant_client.rounds.policy import Policy
 from tenant_client.rounds.tenant import Tenant
-from trustee.kept_sums import KeptSums
 from trustee.trustee import Trustee, TrusteeLimits
 
-HORIZON = 52
 REAL_TENANTS = 4  # the first pays for what its process makes once
 MASKING = 3
 DEADLINE_S = 3600.0
 SETTINGS = PlanSettings(
     epsilon=1.0,
-    delta=1e-8,
+    delta=0.0,
     cohort_minimum=10,
-    noise_shares=9,
-    weeks_per_epoch=HORIZON,
-    horizon=HORIZON,
+    noise_shares=5,
     marginals=(MarginalSpec("cells", ("row", "column"), (), 1.0),),
 )
 POLICY = Policy(dimensions=("row", "column"))
@@ -120,33 +109,23 @@ class Keys:
         ]
         owned = [(SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)) for _ in range(tenants)]
         members = [Member.of(sign, mask, 0) for sign, mask in owned]
-        entry = founding_entry(provider.public, group, records, HORIZON, members)
+        entry = founding_entry(provider.public, group, records, SETTINGS.weeks_per_epoch, members)
         founding = provider.sign(entry)
         ids = [member.tenant for member in members]
         return cls(provider, owned, trustees, founding, Chain.begin(founding, provider.public), ids)
 
 
 def cells_plan(keys: Keys, cells: int) -> Plan:
-    """The first plan of a series with one square table; ValueError for cells that are no square."""
+    """A plan with one square table; ValueError for cells that are no square."""
     side = round(cells**0.5)
     if side**2 != cells:
         raise ValueError(f"a square table has no {cells} cells")
     levels = {name: tuple(f"{name} {number}" for number in range(side)) for name in ("row", "column")}
     masking = [MaskTrustee(one.index, one.mask_key) for one in keys.chain.directory.trustees[-MASKING:]]
     head = keys.chain.directory.head
-    window = 0, HOURS_PER_WEEK
+    window = SETTINGS.edges(0)[:2]
     members = len(keys.tenants)
     return make_plan(SETTINGS, _round_id(), window, [], masking, levels, directory=head, members=members)
-
-
-def week(first: Plan, position: int) -> Plan:
-    """The plan of a later week of the series of `first`."""
-    if first.series is None or position == 0:
-        return first
-    hours = position * HOURS_PER_WEEK
-    series = msgspec.structs.replace(first.series, position=position)
-    times = {"start_hour": hours, "end_hour": hours + HOURS_PER_WEEK}
-    return msgspec.structs.replace(first, round_id=_round_id(), series=series, **times)
 
 
 def _round_id() -> RoundId:
@@ -200,18 +179,16 @@ def _database(root: Path, trustee: tuple[KeyShare, SigningKey, MaskKey]) -> Path
     return root / f"trustee-{trustee[0].index}.db"
 
 
-def measure(keys: Keys, root: Path, cells: int, position: int, contributors: int) -> Costs:
-    """One round with so many contributors at a position of its series; ArithmeticError if what is opened is no noise.
+def measure(keys: Keys, root: Path, cells: int, contributors: int) -> Costs:
+    """One round with so many contributors; ArithmeticError if what is opened is no noise.
 
     ValueError for fewer contributors than are real, or more than there are keys.
     """
     if not REAL_TENANTS < contributors <= len(keys.tenants):
         raise ValueError(f"a round is measured with more than {REAL_TENANTS} contributors, and as many as have keys")
-    first = cells_plan(keys, cells)
-    plan = week(first, position)
+    plan = cells_plan(keys, cells)
     costs = Costs(plan.vectors)
     with stage(keys, root, plan.end_hour) as on:
-        write_past(on, [first, *(week(first, at) for at in range(1, position))] if position else [], contributors)
         round_ = _collected(on, plan, contributors, costs)
         opened = _opened(on, round_, costs)
         _check(plan, opened, contributors)
@@ -237,7 +214,7 @@ def _collected(on: Stage, plan: Plan, contributors: int, costs: Costs) -> Round:
     for number in others:
         _received(on, round_, _contribution(on.keys, plan, number, sampler), costs)
     with on.provider.running():
-        round_.close(lambda tenants: [tenants], past_of(on.store, plan))
+        round_.close(lambda tenants: [tenants])
     return round_
 
 
@@ -281,8 +258,8 @@ def _opened(on: Stage, round_: Round, costs: Costs) -> Words:
     costs.trustee_bytes = exchanged // MASKING
     costs.provider_bytes += exchanged
     with on.provider.running():
-        (opened,) = round_.open(past_of(on.store, round_.plan))
-        round_.release(b"", frozenset(), {})
+        (opened,) = round_.open()
+        round_.release(b"", {})
     return opened
 
 
@@ -317,48 +294,3 @@ def _header(keys: Keys, plan: Plan, number: int) -> ContributionHeader:
     return ContributionHeader(
         keys.ids[number], plan.round_id, digest(encode(plan)), plan.start_hour, nonce, Digest(bytes(32))
     )
-
-
-# ---- the past of a series --------------------------------------------------------------------------------------------
-
-
-def write_past(on: Stage, plans: Sequence[Plan], contributors: int) -> None:
-    """Writes the weeks of a series to the databases of all parties, as rounds that were opened."""
-    after: Digest | None = None
-    for plan in plans:
-        signed_plan = on.keys.provider.sign(plan)
-        request = _past_request(on.keys, plan, signed_plan, contributors, after)
-        after = name_of(request)
-        sums = {trustee.index: np.frombuffer(os.urandom(8 * plan.cells), np.uint64) for trustee in on.trustees}
-        for own in on.keys.trustees[-MASKING:]:
-            _remember(_database(on.root, own), own[2], plan, request, sums[own[0].index])
-        _store(on.store, plan, signed_plan, request, add_words(sums.values()))
-        for number, tenant in enumerate(on.tenants):
-            series = plan.series.name if plan.series else None
-            charge = Charge(plan.round_id, name_of(signed_plan), plan.start_hour, plan.end_hour, NO_LOSS, series)
-            tenant.ledger.charge(charge, limit_epsilon=1.0, delta=1e-8)
-            header = on.keys.tenants[number][0].sign(_header(on.keys, plan, number))
-            tenant.outbox.keep(plan.round_id, signed_plan, encode(Contribution(header, memoryview(b""))))
-
-
-def _past_request(keys: Keys, plan: Plan, signed_plan: bytes, contributors: int, after: Digest | None) -> bytes:
-    headers = (
-        (keys.ids[number], keys.tenants[number][0].sign(_header(keys, plan, number))) for number in range(contributors)
-    )
-    group = tuple(header for _, header in sorted(headers))
-    return keys.provider.sign(UnmaskRequest(signed_plan, (group,), after, (), ()))
-
-
-def _store(store: RoundStore, plan: Plan, signed_plan: bytes, request: bytes, counts: Words) -> None:
-    store.add(plan.round_id, RoundState.COLLECTING, signed_plan)
-    store.move(plan.round_id, RoundState.COLLECTING, RoundState.UNMASKING, request)
-    outcome = Outcome(b"", [words_to_bytes(counts)])
-    store.finish(plan.round_id, RoundState.UNMASKING, RoundState.RELEASED, outcome)
-
-
-def _remember(database: Path, mask_key: MaskKey, plan: Plan, request: bytes, masks: Words) -> None:
-    with closing(Connection(str(database))) as connection:
-        name, series = bytes(plan.round_id), bytes(plan.series.name) if plan.series else None
-        connection.execute("INSERT INTO endorsed VALUES (?, ?, ?)", (name, series, request))
-        connection.execute("INSERT INTO opened VALUES (?, ?)", (name, plan.position + 1))
-        KeptSums(connection, mask_key, os.urandom).keep(plan.round_id, [masks])

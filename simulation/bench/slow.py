@@ -28,7 +28,7 @@ from simulation.bench.cell_noise import cell_noise, cell_sigma
 from simulation.bench.votes import evaluated
 from simulation.cloud.fabric import Floats
 from simulation.run.engines import Engine
-from tenant_client.rounds.speeds import SpeedWeek, speeds
+from tenant_client.rounds.speeds import PacedUnit, speeds
 
 TENANTS = (10, 20, 40)
 SHARES = (0.0, 0.1, 0.2, 0.5)
@@ -114,7 +114,7 @@ def _tenant(number: int, slower: np.ndarray, weeks: Sequence[int], rng: Generato
     step_s = np.exp(SCATTER * rng.normal(size=many)) * np.where(slower[context], SLOWER, 1.0)
     step_s *= np.where(rng.random(many) < OWN_REASONS, OWN_SLOWER, 1.0)
     rows = zip(at_h.tolist(), context.tolist(), workload.tolist(), step_s.tolist(), strict=True)
-    own = [SpeedWeek(f"{number}-{row}", at, str(c), str(w), step) for row, (at, c, w, step) in enumerate(rows)]
+    own = [PacedUnit(f"{number}-{row}", at, str(c), str(w), step) for row, (at, c, w, step) in enumerate(rows)]
     found = np.zeros((len(weeks), CONTEXTS, 2))
     for one in speeds(own):
         ((where, pace),) = one.cells

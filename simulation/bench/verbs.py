@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -140,11 +140,6 @@ def epochs(
 def field(
     seeds: Annotated[int, typer.Option(min=1, help="Number of clouds of each kind, each with fresh noise.")] = 20,
     only: Annotated[list[str] | None, typer.Option("--only", help="A kind of cloud; may be repeated.")] = None,
-    own: Annotated[
-        Literal["exact", "batches", "noise"],
-        typer.Option(help="Own failures: all, as only the provider may see it, or as bundles tell them."),
-    ] = "exact",
-    own_epsilon: Annotated[float, typer.Option(min=0.01, help="Of their noise, with --own noise.")] = 1.0,
     engine: EngineKind = Kind.PROCESSES,
     address: Address = None,
     *,
@@ -168,10 +163,9 @@ def field(
         names = _chosen(only, field_cells.EVERY) if only else tuple(field_cells.CELLS)
         more = (*(field_cells.CORNERS if corners else ()), *(field_cells.SIZED if sizes else ()))
         names = tuple(dict.fromkeys((*names, *more)))
-        bound = bench_field.Bound(bench_field.Told(own), own_epsilon)
-        steps = bench_field.field(side_by_side, names, seeds, SystemSampler(), bound, quick=quick)
+        steps = bench_field.field(side_by_side, names, seeds, SystemSampler(), quick=quick)
         seen = list(progress.track(steps, total=bench_field.clouds(names, seeds), description="clouds"))
-        rows = bench_field.summary(names, seen, bound)
+        rows = bench_field.summary(names, seen)
     if as_json:
         show_json(rows)
     else:
@@ -283,9 +277,6 @@ def check(
 @bench.command(name="check-history", cls=Verb)
 def check_history(
     seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each with fresh noise.")] = 20,
-    visible: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the failures that the provider sees itself.")
-    ] = 0.0,
     engine: EngineKind = Kind.PROCESSES,
     address: Address = None,
     *,
@@ -296,10 +287,10 @@ def check_history(
     with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
         from simulation.bench import check_history as bench_check_history
 
-        steps = bench_check_history.check_history(side_by_side, seeds, visible, quick=quick)
+        steps = bench_check_history.check_history(side_by_side, seeds, quick=quick)
         total = seeds * len(bench_check_history.weeks_of(quick=quick))
         found = list(progress.track(steps, total=total, description="checks"))
-        rows = bench_check_history.summary(found, visible)
+        rows = bench_check_history.summary(found)
     if as_json:
         show_json(rows)
     else:

@@ -10,11 +10,13 @@ a fault of each kind. All ways see the same jobs and faults. `way` is what is co
            threshold of 1% of all votes, no privacy: it names links, and a link of the faulty part is right
 
 Pairs and rails are looked at after the last week alone. `share` is the part of the budget that votes get, 0: no
-privacy. Noise is the mechanism's own, drawn from the system, of as many windows as a total has. A row without enough owners is not counted.
+privacy. Noise is the mechanism's own, drawn from the system, of as many windows as a total has. A
+row without enough owners is not counted.
 `top_1` is how often the first suspect is faulty, where there is a fault; `found` the share of faults that are named;
 `fdr` the mean share of false ones among those named; `votes` those that faults caused.
 """
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -120,6 +122,11 @@ def evaluated(*, quick: bool) -> tuple[int, ...]:
     return PlanTable().windows[: 2 if quick else None]
 
 
+def _window(week: int) -> int:
+    """The window that holds a week."""
+    return bisect_right(PlanTable().windows, week)
+
+
 def _worlds(settings: tuple[NoiseSampler, bool], of: tuple[int, int]) -> list[Judged]:
     sampler, quick = settings
     jobs_per_week, seed = of
@@ -138,7 +145,8 @@ def _worlds(settings: tuple[NoiseSampler, bool], of: tuple[int, int]) -> list[Ju
         job_weeks = sum(len(job.weeks(until)) for job in jobs)
         for kinds, one in zip(WORLDS, seen, strict=True):
             name = "+".join(kinds) if len(kinds) < len(FaultKind) else "all"
-            own = [vote for vote in one.votes if vote.week < until]
+            first = {(vote.job, _window(vote.week)): vote for vote in reversed(one.votes) if vote.week < until}
+            own = [*first.values()]  # a unit votes once
             size = jobs_per_week, until, job_weeks, sum(vote.is_of_fault for vote in own)
             for way, layout, shares in layouts:
                 exact = layout.counts(own)
@@ -196,7 +204,8 @@ def _all_pairs(fabric: Fabric) -> Iterator[tuple[int, int, int]]:
 
 def _spreads(fabric: Fabric, jobs: Sequence[Job], until: int) -> list[Spread]:
     ring = (tuple((job.nodes // fabric.nodes_per_unit).tolist()) for job in jobs)
-    return [Spread(units, len(job.weeks(until))) for units, job in zip(ring, jobs, strict=True) if job.weeks(until)]
+    windows = [len({_window(week) for week in job.weeks(until)}) for job in jobs]
+    return [Spread(units, many) for units, many in zip(ring, windows, strict=True) if many]
 
 
 def _pairs(fabric: Fabric, jobs: Sequence[Job], until: int) -> Layout:

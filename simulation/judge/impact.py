@@ -41,7 +41,7 @@ def on_warning(check: Check) -> bool:
 
 @dataclass(frozen=True)
 class Impact:
-    """What users gained in the weeks after the first window, and what it cost them; None where there was nothing to judge.
+    """What users gained after the first window, and what it cost them; None where there was nothing to judge.
 
     Of all GPU-hours that mismatches cost, the share avoided, and the same of the leases that began while the first
     bundle was in force; of job starts on other pairs, the share refused; of all refusals, the share on planted pairs,

@@ -8,7 +8,7 @@ bit have 7·10^-10 together. All else is deterministic, or seeded.
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
@@ -39,7 +39,7 @@ from benchmarks.audit_masks import (
     with_top_bit,
 )
 from benchmarks.audit_parties import Parties, default_settings, make_parties, make_plans
-from benchmarks.audit_path import Contributed, MaskSide, ReleaseSide, canary_counts, contributed
+from benchmarks.audit_path import Contributed, MaskSide, canary_counts, contributed, released
 from crypto.codec import decode
 from crypto.ids import Digest, MaskPublicKey, RoundId
 from crypto.masking import words_to_bytes
@@ -68,25 +68,34 @@ def report(parties: Parties) -> list[Row]:
 
 
 @pytest.mark.nightly
-def test_the_audit_convicts_halved_noise_and_the_old_masks_and_nothing_that_is_shipped(report: Sequence[Row]) -> None:
+def test_the_audit_convicts_narrow_noise_and_the_old_masks_and_nothing_that_is_shipped(report: Sequence[Row]) -> None:
     assert [row.setting for row in report if is_wrong(row)] == []
     convicted = {at for at, row in enumerate(report) if row.verdict is Verdict.CONVICTED}
     assert [report[at].setting.strip() for at in sorted(convicted)] == [
-        *["noise halved"] * 3,
+        "noise a fifth narrower",
         "alias, masks of the old derivation",
         "3 of 3 trustees collude",
-        *["noise halved"] * len(ATTENDANCES),
+        *["noise a fifth narrower"] * len(ATTENDANCES),
+        "noise halved",
     ]
 
 
 @pytest.mark.nightly
 def test_a_claim_is_that_of_the_defaults_and_what_is_missed_is_missed_by_rare_chance(report: Sequence[Row]) -> None:
     guilty = [row for row in report if row.expected is Verdict.CONVICTED and row.power is not None]
-    assert len(guilty) == 3 + len(ATTENDANCES)
+    assert len(guilty) == 2 + len(ATTENDANCES)
     assert sum(1 - (row.power or 0) for row in guilty) < MISSED
     for row in guilty:
         assert row.claimed == pytest.approx(1.0, rel=1e-5)
         assert max(row.by_counts, row.by_law or 0) > row.claimed
+
+
+@pytest.mark.nightly
+def test_what_is_proved_of_a_year_of_windows_is_near_the_claim_and_not_above(report: Sequence[Row]) -> None:
+    """Neighbours differ in a lease in a window; all noise beyond that which is claimed is known to the attacker."""
+    year = report[0]
+    assert year.claimed == pytest.approx(1.0, rel=1e-5)
+    assert 0.8 <= year.by_counts <= year.claimed
 
 
 @pytest.mark.nightly
@@ -113,15 +122,15 @@ def test_the_report_has_a_line_for_every_case_and_is_json(report: Sequence[Row])
 # ---- the path is that of the real parties ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mechanism", "horizon", "weeks"), [(GAUSSIAN, 1, 1), (LAPLACE, 1, 1), (GAUSSIAN, 13, 3)])
+@pytest.mark.parametrize("mechanism", [LAPLACE, GAUSSIAN])
 def test_the_path_of_an_audit_is_that_of_the_real_parties_to_the_last_bit(
-    parties: Parties, tmp_path: Path, mechanism: Mechanism, horizon: int, weeks: int
+    parties: Parties, tmp_path: Path, mechanism: Mechanism
 ) -> None:
     samplers = [InsecureSeeded(number) for number in range(len(parties.tenants))]
-    provider, trustees = ReleaseSide(), {index: MaskSide(index, key) for index, key in parties.mask_keys.items()}
-    with real_federation(parties, replace(default_settings(mechanism, horizon), openings=()), tmp_path) as federation:
-        for week in range(weeks):
-            real = federation.played(week)
+    trustees = {index: MaskSide(index, key) for index, key in parties.mask_keys.items()}
+    with real_federation(parties, default_settings(mechanism), tmp_path) as federation:
+        for number in range(2):
+            real = federation.played(number)
             plan = reopened(Plan, real.signed_plan)
             sent = repeated(parties, plan, real, samplers)
             assert [words_to_bytes(one.cells) for one in sent] == [cells_of(one) for one in real.contributions]
@@ -129,8 +138,7 @@ def test_the_path_of_an_audit_is_that_of_the_real_parties_to_the_last_bit(
             assert {index: (words_to_bytes(words),) for index, words in shares.items()} == {
                 index: reopened(UnmaskShare, signed).mask_sums for index, signed in real.shares.items()
             }
-            made = provider.released(plan, sent, list(shares.values()))
-            assert np.array_equal(made.observed, real.released.observed)
+            made = released(plan, sent, list(shares.values()))
             for ours, theirs in zip(made.tables, real.released.tables, strict=True):
                 assert np.array_equal(ours.events, theirs.events)
                 assert np.array_equal(ours.noise_variance, theirs.noise_variance)
@@ -147,13 +155,13 @@ def cells_of(contribution: bytes) -> bytes:
     return bytes(decode(Contribution, contribution).cells)
 
 
-def test_one_job_week_that_fails_twice_is_the_canary_of_an_audit(parties: Parties, tmp_path: Path) -> None:
+def test_one_unit_that_fails_twice_is_the_canary_of_an_audit(parties: Parties, tmp_path: Path) -> None:
     """One failure of the hardware and one of the script: a real tenant counts them once in every marginal."""
-    with real_federation(parties, replace(default_settings(GAUSSIAN, 13), openings=()), tmp_path) as federation:
+    with real_federation(parties, default_settings(LAPLACE), tmp_path) as federation:
         real = federation.played(0)
     plan = reopened(Plan, real.signed_plan)
     canary = canary_counts(plan, np.array([True]))
-    assert [int(counts.sum()) for counts in real.counts[0]] == [int(counts.sum()) for counts in canary] == [1] * 4
+    assert [int(counts.sum()) for counts in real.counts[0]] == [int(counts.sum()) for counts in canary] == [1] * 3
     assert all(counts.sum() == 0 for tenant in real.counts[1:] for counts in tenant)
 
 
@@ -229,14 +237,14 @@ def test_a_power_is_no_more_than_what_audits_reach() -> None:
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 def test_the_rates_of_laplace_scores_are_the_exact_ones(parties: Parties, factor: float) -> None:
-    """With all shares a marginal says +1/b from one failure on and -1/b below, so that there are 16 scores."""
-    plan = make_plans(parties, default_settings(LAPLACE, 1), 32)[0]
+    """With all shares a marginal says +1/b from one failure on and -1/b below, so that there are 8 scores."""
+    plan = make_plans(parties, default_settings(LAPLACE), 32)[0]
     attack = LaplaceAttack(plan, 1.0)
     scales = np.array([marginal.noise_scale for marginal in plan.marginals])
     decay = np.exp(-1 / (factor * scales))
     for rates, up in zip(attack.rates(factor), (1 / (1 + decay), decay / (1 + decay)), strict=True):
         exact = np.zeros(len(attack.thresholds))
-        for signs in product((True, False), repeat=4):
+        for signs in product((True, False), repeat=3):
             score = np.where(signs, 1 / scales, -1 / scales).sum()
             exact += np.where(signs, up, 1 - up).prod() * (score >= attack.thresholds)
         assert rates == pytest.approx(exact, abs=1e-6)
@@ -261,7 +269,7 @@ def test_what_is_seen_under_an_alias_passes_the_test_of_every_bit_and_not_under_
     parties: Parties,
 ) -> None:
     everywhere, coins = np.ones(2**15, np.bool_), toss(2**15)
-    plan = make_plans(parties, default_settings(GAUSSIAN, 13), len(coins))[0]
+    plan = make_plans(parties, default_settings(LAPLACE), len(coins))[0]
     for spelling in (as_it_is, with_top_bit, plus_order_two):
         assert looks_hidden(seen_under_an_alias(parties, plan, everywhere, spelling))
         assert not looks_hidden(seen_under_the_old_derivation(parties, plan, everywhere, spelling))

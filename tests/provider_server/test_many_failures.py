@@ -43,7 +43,8 @@ def test_very_many_failures_accuse_the_planted_pairs_and_no_other(mean: float) -
 @pytest.mark.nightly
 def test_very_many_own_failures_accuse_the_planted_pairs_and_no_other() -> None:
     ratio, table = ratios_and_table(1, 1e4)
-    own = Leases(table.events.ravel(), table.exposure_node_hours.ravel(), np.arange(table.events.size))
+    pair = np.arange(table.events.size)
+    own = Leases(table.events.ravel(), table.exposure_node_hours.ravel(), pair, np.zeros_like(pair))
     found = find_mismatches(table, own=own)
     assert accused(found.probability_worse).tolist() == (ratio > 2.0).tolist()
 

@@ -2,18 +2,20 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.stats import nbinom
 
 from crypto.ids import LeaseId
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.cap_correction import capped_mean
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.analysis.own_failures import LOG_RATE, Leases, OwnFailures, shape_of
+from provider_server.analysis.own_failures import LOG_RATE, Differ, Leases, OwnFailures, differing
 from provider_server.analysis.ratio_grid import LOG_RATIO
 from provider_server.fleet.own_failures import EventsOfLeases, OwnFailure
 
 SHAPE, LEASES, FACTOR = (30, 12), 40, 8.0
 PAIRS = SHAPE[0] * SHAPE[1]
+TENANTS, FRAIL, ALONE = 12, 3, 17
 DIMENSIONS = (
     Dimension("workload", tuple(map(str, range(SHAPE[0])))),
     Dimension("context", tuple(map(str, range(SHAPE[1])))),
@@ -28,7 +30,12 @@ def some_leases(seed: int, shape: float = np.inf, planted: Floats | None = None)
     frailty = np.ones(len(pair)) if np.isinf(shape) else rng.gamma(shape, 1.0 / shape, len(pair))
     ratio = np.ones(PAIRS) if planted is None else np.where(planted.ravel() > 0, FACTOR, 1.0)
     failures = rng.poisson(explained * frailty * ratio[pair]).astype(np.float64)
-    return Leases(failures, explained, pair), explained
+    return Leases(failures, explained, pair, tenant_of(pair)), explained
+
+
+def tenant_of(pair: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Every tenant has leases of every pair."""
+    return np.arange(len(pair)) % TENANTS
 
 
 def some_planted(seed: int) -> Floats:
@@ -48,7 +55,7 @@ def by_pair(leases: Leases, weight: Floats) -> Floats:
 @pytest.mark.parametrize("shape", [0.3, 2.0])
 def test_the_likelihood_is_that_of_negative_binomial_leases(shape: float) -> None:
     leases, explained = some_leases(1, shape)
-    own = OwnFailures.of(leases, np.arange(PAIRS), PAIRS, shape)
+    own = OwnFailures.of(leases, np.arange(PAIRS), PAIRS, Differ(shape))
     assert np.abs(LOG_RATE).max() > LOG_RATIO.max()
     rates = np.array([0.5, 1.0, 4.0])
     for pair in (0, 17):
@@ -60,17 +67,49 @@ def test_the_likelihood_is_that_of_negative_binomial_leases(shape: float) -> Non
 
 @pytest.mark.parametrize("shape", [0.3, 1.5])
 def test_how_leases_differ_is_found_and_that_they_do_not_as_well(shape: float) -> None:
-    differing, _ = some_leases(2, shape)
-    assert shape_of(differing, np.ones(PAIRS)) == pytest.approx(shape, rel=0.25)
+    frail, _ = some_leases(2, shape)
+    assert differing(frail, np.ones(PAIRS)).shape == pytest.approx(shape, rel=0.25)
     alike, _ = some_leases(2)
-    assert shape_of(alike, np.ones(PAIRS)) > 20.0
+    assert differing(alike, np.ones(PAIRS)).shape > 20.0
+
+
+def of_tenants(seed: int, tenant_shape: float) -> Leases:
+    """Leases of tenants that differ: each tenant runs a third of the workloads, and one pair is one tenant's alone."""
+    leases, explained = some_leases(seed)
+    rng = np.random.default_rng((seed, 3))
+    tenant = rng.integers(0, TENANTS, len(leases.pair))
+    tenant[leases.pair == ALONE] = FRAIL
+    effect = rng.gamma(tenant_shape, 1.0 / tenant_shape, TENANTS)
+    effect[FRAIL] = 4.0
+    failures = rng.poisson(explained * effect[tenant]).astype(np.float64)
+    return Leases(failures, explained, leases.pair, tenant)
+
+
+def test_how_tenants_differ_is_found_and_is_no_difference_between_leases() -> None:
+    differ = differing(of_tenants(11, 2.0), np.ones(PAIRS))
+    assert 0.8 < differ.tenant_shape < 4.0
+    assert differ.shape > 20.0
+    assert differing(some_leases(11)[0], np.ones(PAIRS)).tenant_shape > 20.0
+
+
+def test_a_tenant_whose_leases_all_fail_more_often_makes_no_mismatch_of_the_pair_that_it_alone_runs() -> None:
+    """With tenants taken to be alike, it would: that is what the same leases show under names of one tenant."""
+    leases = of_tenants(12, 2.0)
+    table = released(np.zeros(SHAPE), by_pair(leases, leases.explained), 1e4, 12)
+    told_apart = find_mismatches(table, own=leases)
+    alike = find_mismatches(
+        table, own=Leases(leases.failures, leases.explained, leases.pair, np.zeros_like(leases.tenant))
+    )
+    assert alike.probability_worse[ALONE] > 0.9
+    assert told_apart.probability_worse[ALONE] < 0.5
+    assert told_apart.ratio_low[ALONE] < 1.0 < told_apart.ratio_high[ALONE]
 
 
 def test_nothing_seen_says_neither_how_leases_differ_nor_anything_else() -> None:
     leases, _ = some_leases(9)
     expected = by_pair(leases, leases.explained)
     table = released(by_pair(leases, leases.failures), expected, 3.0, 9)
-    blind = Leases(np.zeros(len(leases.pair)), leases.explained, leases.pair)
+    blind = Leases(np.zeros(len(leases.pair)), leases.explained, leases.pair, leases.tenant)
     alone, beside = find_mismatches(table), find_mismatches(table, own=blind)
     assert np.isinf(beside.shape)
     np.testing.assert_allclose(beside.ratio, alone.ratio, rtol=0.05)
@@ -84,8 +123,8 @@ def test_one_bad_lease_accuses_no_pair_but_as_many_failures_on_many_leases_do() 
     of = np.flatnonzero(leases.pair == 5)
     spread[of[:20]] += 1.0
     heaped[of[np.argmax(leases.explained[of])]] += 20.0
-    many = find_mismatches(table, own=Leases(spread, leases.explained, leases.pair))
-    one = find_mismatches(table, own=Leases(heaped, leases.explained, leases.pair))
+    many = find_mismatches(table, own=Leases(spread, leases.explained, leases.pair, leases.tenant))
+    one = find_mismatches(table, own=Leases(heaped, leases.explained, leases.pair, leases.tenant))
     assert many.probability_worse[5] > 0.9
     assert one.probability_worse[5] < 0.5
 
@@ -132,7 +171,7 @@ def test_a_workload_that_is_seen_more_often_is_accused_of_nothing() -> None:
     thinned = np.random.default_rng(7).binomial(seen.failures.astype(int), often).astype(np.float64)
     found = find_mismatches(
         released(np.zeros(SHAPE), by_pair(seen, seen.explained), 1e4, 7),
-        own=Leases(thinned, seen.explained, seen.pair),
+        own=Leases(thinned, seen.explained, seen.pair, seen.tenant),
     )
     assert (found.probability_worse > 0.5).sum() == 0
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.own_failures import Leases, shape_of
+from provider_server.analysis.own_failures import Leases, differing
 from provider_server.analysis.own_hazard import Places, seen_share
 
 JOB_WEEKS, LEVELS, SIZES = 60_000, 12, 5
@@ -34,7 +34,7 @@ def test_what_differs_by_size_is_no_difference_between_leases() -> None:
     scale, one_pair = mean.sum() / explained.sum(), np.zeros(JOB_WEEKS, np.intp)
 
     def shape(explained: Floats) -> float:
-        return shape_of(Leases(seen.sum(axis=1), scale * explained.sum(axis=1), one_pair), np.ones(1))
+        return differing(Leases(seen.sum(axis=1), scale * explained.sum(axis=1), one_pair, one_pair), np.ones(1)).shape
 
     assert shape(explained) < 5.0
     assert shape(explained * seen_share(explained, seen, level, size)) > 20.0

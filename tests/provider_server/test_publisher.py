@@ -12,9 +12,9 @@ from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry, Pai
 from federation.protocol.queries import Query
 from provider_server.analysis.hazard import Unsettled
 from provider_server.fleet.leases import Lease
+from provider_server.fleet.own_failures import OwnRecord
 from provider_server.learning import findings
 from provider_server.learning.findings import Findings
-from provider_server.learning.own_sight import OwnSight
 from provider_server.learning.publisher import Publisher
 from provider_server.rounds.release import Release
 from provider_server.week import publish
@@ -32,7 +32,7 @@ class Counting:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def __call__(self, releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None) -> Findings:
+    def __call__(self, releases: Sequence[Release], leases: Sequence[Lease], own: OwnRecord | None) -> Findings:
         self.asked.append(len(releases))
         return findings.learn(releases, leases, own)
 
@@ -105,7 +105,7 @@ def test_a_bundle_keeps_the_catalogue_of_the_one_before(federation: Federation) 
 def test_what_does_not_settle_is_held_back_and_the_bundle_in_force_stays(
     federation: Federation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def unsettled(releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None) -> Findings:
+    def unsettled(releases: Sequence[Release], leases: Sequence[Lease], own: OwnRecord | None) -> Findings:
         raise Unsettled("the rates still change")
 
     asked = Publisher(federation.provider.store, federation.provider._signing_key, unsettled)
@@ -119,7 +119,7 @@ def test_what_earlier_bundles_of_the_epoch_accused_leaves_less_room_in_later_one
     """A pair of .97 is called worse first, and stays so; then there is room for one of .96, and not for one of .9."""
     told = [[0.97, 0.5, 0.5], [0.81, 0.96, 0.9], [0.81, 0.99, 0.99]]
 
-    def learner(releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None) -> Findings:
+    def learner(releases: Sequence[Release], leases: Sequence[Lease], own: OwnRecord | None) -> Findings:
         found = [
             pair(f"{number:032x}", "f" * 32, one, PairJudgement.WORSE if one > 0.8 else PairJudgement.SUSPECTED)
             for number, one in enumerate(told[len(releases) - 1])

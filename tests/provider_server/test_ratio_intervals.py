@@ -36,7 +36,8 @@ def on_leases(failing: Floats, exposure: Floats, frailty: float, rng: Generator)
     bad = rng.gamma(1.0 / frailty, frailty, size.shape) if frailty else 1.0
     counts = rng.poisson(failing.reshape(-1, 1) * size * bad).astype(np.float64)
     expected = exposure.reshape(-1, 1) * size
-    return Leases(counts.ravel(), expected.ravel(), np.repeat(np.arange(failing.size), LEASES))
+    pair = np.repeat(np.arange(failing.size), LEASES)
+    return Leases(counts.ravel(), expected.ravel(), pair, np.arange(len(pair)) % LEASES)
 
 
 @cache

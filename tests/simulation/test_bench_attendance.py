@@ -56,7 +56,7 @@ def test_findings_have_a_row_for_each_share_that_answers() -> None:
 
 def test_a_week_that_was_missed_is_counted_in_the_next_answer_and_never_twice() -> None:
     year = live(small(load("standard")), 0)
-    failures = attendance.failures_by_week(year)
+    failures = attendance.failures_of(year)
     answers = np.ones((len(year.plans), 200), np.bool_)
     everybody = attendance.releases(year, failures, answers, InsecureSilence())
     answers[1, ::3] = answers[2, ::3] = False

@@ -22,7 +22,7 @@ def test_tokens_change_and_totals_begin_anew_with_the_epoch() -> None:
     assert {token for token in first if "context" in token} == first & alone.keys()
     assert second <= set(linked.values())
     answers = np.ones((len(year.plans), year.cloud.scenario.tenants), np.bool_)
-    made = attendance.releases(year, attendance.failures_by_week(year), answers, InsecureSilence())
+    made = attendance.releases(year, attendance.failures_of(year), answers, InsecureSilence())
     whole = [sum(float(table.sum()) for table in counts) for counts in year.exact]
     shown = [sum(float(table.events.sum()) for table in made[at].tables) for at in (2, 5)]
     assert shown == pytest.approx([sum(whole[:3]), sum(whole[3:])])

@@ -43,7 +43,7 @@ def test_every_kind_of_cloud_has_a_scenario_that_can_be_played() -> None:
     assert set(CELLS) >= ASKED
     for cell in (cell() for cell in EVERY.values()):
         assert cell.scenario in names()
-        assert cell.played(quick=False).openings
+        assert cell.played(quick=False).windows
 
 
 def test_each_factor_is_changed_in_half_of_the_corners_and_each_two_together_in_a_quarter() -> None:

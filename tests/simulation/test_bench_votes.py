@@ -1,8 +1,9 @@
 """What the fabric's worlds and the ways to find faults in them promise."""
 
 import numpy as np
+import pytest
 
-from simulation.bench.votes import LEAVES, PAIRS, QUICK, sigma, sigma_fresh
+from simulation.bench.votes import LEAVES, PAIRS, QUICK, sigma
 from simulation.cloud.fabric import Demand, FaultKind, Sight, place, watch
 
 DEMAND = Demand(20.0, sizes=(2, 4, 8), size_shares=(0.5, 0.3, 0.2))
@@ -28,6 +29,8 @@ def test_a_job_week_votes_once_at_most_and_faults_cause_votes_where_they_are() -
     assert not watch(QUICK, jobs, Sight(idle_votes=0.0, careless_votes=0.0), [], 13, rng).votes
 
 
-def test_half_votes_have_less_noise_by_the_root_of_two() -> None:
-    assert sigma(0.2, PAIRS, 52) == sigma(0.2, LEAVES, 52) * np.sqrt(2)
-    assert 10.9 < sigma_fresh(0.2, 1 / np.sqrt(2)) < 11.1
+def test_half_votes_have_as_much_noise_as_whole_ones_and_windows_add_theirs() -> None:
+    """Eight whole noises of b = 5 in a year: two of each window, as half of the tenants would be enough."""
+    assert sigma(0.2, LEAVES, 52) == pytest.approx(sigma(0.2, PAIRS, 52), rel=0.01)
+    assert sigma(0.2, PAIRS, 52) == pytest.approx(2 * sigma(0.2, PAIRS, 13))
+    assert sigma(0.2, PAIRS, 52) == pytest.approx(np.sqrt(8 * 2 * 5**2), rel=0.01)

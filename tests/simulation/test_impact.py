@@ -46,7 +46,7 @@ from tests.support import schemas
 from tests.support.changing import replace
 
 COSTS = Costs()
-PERIODS = len(learning_weeks(13))
+PERIODS = len(learning_weeks(load("quickstart")))
 
 
 @cache
@@ -358,15 +358,15 @@ def test_the_benchmark_has_a_mean_and_a_range_for_every_figure(monkeypatch: pyte
 def test_in_a_closed_loop_what_is_heeded_is_no_longer_observed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bundles know the truth: what began under the first is on no planted pair when the second is learnt."""
     home = build_cloud(replace(load("quickstart"), owners_minimum=1), np.random.default_rng(0))
-    weeks, planted, on_planted = learning_weeks(13), home.hazard.mismatch > 1, []
+    weeks, planted, on_planted = learning_weeks(home.scenario), home.hazard.mismatch > 1, []
 
     def between(leases: Leases, end: int) -> int:
         begun = (leases.start_h >= 168 * weeks[0]) & (leases.start_h < 168 * end)
         return int(planted[leases.workload, leases.context][begun].sum())
 
     def knowing(year: Year, made: Sequence[Release], week: Sequence[int]) -> list[Bundle]:
-        assert [len(made)] == [*week]
-        on_planted.append(between(year.cloud.leases, len(made)))
+        assert [made[-1].plan.end_hour // 168] == [*week]
+        on_planted.append(between(year.cloud.leases, *week))
         return [bundle_that_says(home.mismatched)]
 
     monkeypatch.setattr(bench_impact, "bundles_of", knowing)
@@ -375,7 +375,7 @@ def test_in_a_closed_loop_what_is_heeded_is_no_longer_observed(monkeypatch: pyte
         found = bench_impact.heeded(world_of(trial_of(home, 0)), weeks, sampler, with_history=with_history)
         assert found.mismatch_gpu_hours_avoided_share == 1.0
     assert between(home.leases, weeks[1]) > 0
-    assert on_planted == [0, 0, 0, 0]
+    assert on_planted == [0] * 2 * PERIODS
 
 
 @pytest.mark.nightly

@@ -33,8 +33,8 @@ from federation.protocol.plan import Plan
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import UnmaskCall, UnmaskRequest
 from provider_server.fleet.leases import Lease
+from provider_server.fleet.own_failures import OwnRecord
 from provider_server.learning.findings import Findings
-from provider_server.learning.own_sight import OwnSight
 from provider_server.learning.publisher import Publisher
 from provider_server.network.grid_tenants import GridTenants, Silence
 from provider_server.rounds.planning import MARGINALS, PlanSettings
@@ -73,7 +73,7 @@ class InsecureWhisper:
         return self.gaussian(scale, size)
 
 
-def learns_nothing(releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None) -> Findings:
+def learns_nothing(releases: Sequence[Release], leases: Sequence[Lease], own: OwnRecord | None) -> Findings:
     """Findings depend on releases alone, and fitting them takes a second: for tests of anything else."""
     return Findings((), ())
 

@@ -13,7 +13,6 @@ import numpy as np
 from benchmarks.audit_parties import Parties, Party
 from crypto.ids import LeaseId
 from federation.protocol.noise import Integers, NoiseSampler
-from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.queries import Query
 from federation.runtime.pinned_directory import pin
 from provider_server.fleet.leases import Lease
@@ -64,9 +63,10 @@ class RealFederation:
     trustees: Sequence[Trustee]
     tenants: Sequence[Tenant]
 
-    def played(self, week: int) -> Played:
-        """A week in which everybody runs one workload, and the first tenant's lease fails twice."""
-        window = week * HOURS_PER_WEEK, (week + 1) * HOURS_PER_WEEK
+    def played(self, number: int) -> Played:
+        """A window in which everybody runs one workload, and the first tenant's lease fails twice."""
+        edges = self.provider.settings.edges(0)
+        window = edges[number], edges[number + 1]
         for number, tenant in enumerate(self.tenants):
             self._happen(tenant, window[0] + 1.0, (BY_HARDWARE, BY_SCRIPT) if number == 0 else ())
             self.provider.register(tenant.answer(Query.REGISTRATIONS, self.provider.registration_request(window)))

@@ -16,8 +16,8 @@ from federation.protocol.plan import Plan
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import LADDER_LABELS, Registration, TokenLink
 from provider_server.fleet.leases import Lease, context_links
+from provider_server.fleet.own_failures import OwnRecord
 from provider_server.learning.findings import Findings, learn
-from provider_server.learning.own_sight import OwnSight
 from provider_server.learning.publisher import Publisher
 from provider_server.network.grid_tenants import GridTenants
 from provider_server.rounds.planning import MARGINALS, PlanSettings
@@ -96,7 +96,7 @@ class Seen:
     releases: Sequence[Release] = ()
     leases: Sequence[Lease] = ()
 
-    def __call__(self, releases: Sequence[Release], leases: Sequence[Lease], own: OwnSight | None) -> Findings:
+    def __call__(self, releases: Sequence[Release], leases: Sequence[Lease], own: OwnRecord | None) -> Findings:
         self.releases, self.leases = releases, leases
         return learn(releases, leases, own)
 
