@@ -162,10 +162,10 @@ def test_a_preview_of_several_windows_has_the_form_of_what_is_sent_afterwards(le
 def test_a_preview_says_from_which_hour_it_counts_and_what_a_long_lease_pays(left_out: Tenant) -> None:
     both = owner_view.preview(left_out, SECOND)
     assert (both.counts_from_hour, both.window_hours) == (0, (168, 336))
-    assert both.lease_epsilon == pytest.approx(2 * both.epsilon)
+    assert both.whole_job_epsilon == pytest.approx(2 * both.epsilon)
     assert sum(cell.count for cell in both.counts if cell.marginal == "pairs") == 2
     alone = owner_view.preview(left_out, THIRD)  # of the second window no set is there
-    assert (alone.counts_from_hour, alone.lease_epsilon) == (336, alone.epsilon)
+    assert (alone.counts_from_hour, alone.whole_job_epsilon) == (336, alone.epsilon)
     left_out.contribute(signed(SECOND))
     assert owner_view.preview(left_out, SECOND) == both
     assert [row.counts_from_hour for row in owner_view.sent(left_out).contributions] == [0, 0]
@@ -185,9 +185,9 @@ def test_the_verbs_say_when_windows_count_again_and_what_was_given_back(tmp_path
         tenant.end(shown(ended(a_plan(), (1, 2, 3))))
     told = call("preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
     assert "counts from hour 0: windows that were not counted before are included;" in told.stdout
-    assert "a lease that ran in all of them pays epsilon 2.000" in told.stdout
+    assert "a job that ran in all of them pays epsilon 2.000" in told.stdout
     told = call("budget", "--home", str(home))
-    assert "limit for a lease in a window: epsilon 1 at delta 1e-08" in told.stdout
+    assert "limit per job and window: epsilon 1 at delta 1e-08" in told.stdout
     assert "hours      0–168    0 rounds  spent 0.000  left 1.000  (1 round given back: not opened)" in told.stdout
 
 
