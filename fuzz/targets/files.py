@@ -31,13 +31,13 @@ def check_catalogue(data: bytes) -> None:
 @target(
     "policy",
     "any file is a Policy or PolicyError",
-    lambda: [b'epsilon_per_job_week = 1.0\ndelta = 1e-8\nowners_minimum = 5\ndimensions = ["band", "reason"]\n'],
+    lambda: [b'epsilon_per_window = 1.0\ndelta = 1e-8\nowners_minimum = 5\ndimensions = ["band", "reason"]\n'],
 )
 def check_policy(data: bytes) -> None:
     """No limit is lifted by a NaN."""
     with suppress(policy.PolicyError):
         read = policy.load_policy(as_file(data, "policy.toml"))
-        require("a limit", holds=0 <= read.epsilon_per_job_week < float("inf") and read.owners_minimum >= 0)
+        require("a limit", holds=0 <= read.epsilon_per_window < float("inf") and read.owners_minimum >= 0)
 
 
 @target(

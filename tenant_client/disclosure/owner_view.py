@@ -34,7 +34,7 @@ class Preview:
     """The answer to a plan, byte by byte, before it is sent.
 
     It counts from `counts_from_hour` to the end of the window: windows that were not counted before are included.
-    `epsilon` is the cost of a lease in a window, `lease_epsilon` that of one that ran in all of those that are counted.
+    `epsilon` is the cost of a lease in a window, `whole_job_epsilon` that of one that ran in all of those that are counted.
     """
 
     round_id: str
@@ -43,7 +43,7 @@ class Preview:
     message_bytes: int
     cells: int
     epsilon: float
-    lease_epsilon: float
+    whole_job_epsilon: float
     delta: float
     mechanism: str
     noise_scales: tuple[tuple[str, float], ...]
@@ -64,7 +64,7 @@ def preview(tenant: Tenant, plan: Plan) -> Preview:
         message_bytes=parts[-1].offset + parts[-1].length,
         cells=plan.cells,
         epsilon=loss.at(plan.delta),
-        lease_epsilon=loss.of_group(windows).at(plan.delta),
+        whole_job_epsilon=loss.of_group(windows).at(plan.delta),
         delta=plan.delta,
         mechanism=plan.mechanism,
         noise_scales=tuple((marginal.name, marginal.noise_scale) for marginal in plan.marginals),
@@ -254,7 +254,7 @@ class Budget:
     limit_epsilon: float
     delta: float
     lines: tuple[BudgetLine, ...]
-    lease_epsilon: float
+    whole_job_epsilon: float
 
 
 def budget(tenant: Tenant) -> Budget:

@@ -129,7 +129,7 @@ def _named(view: "Happened", lease: str) -> str:
 
 
 def budget(home: Home, *, as_json: AsJson = False) -> None:
-    """Show the privacy budget (epsilon) that a lease spends in each window, and what is left."""
+    """Show the privacy budget (epsilon) that a job spends in each window, and what is left."""
     from tenant_client.disclosure import owner_view
 
     with opened(home) as tenant:
@@ -137,7 +137,7 @@ def budget(home: Home, *, as_json: AsJson = False) -> None:
     if as_json:
         show_json(view)
         return
-    show(f"limit for a lease in a window: epsilon {view.limit_epsilon:g} at delta {view.delta:g}")
+    show(f"limit per job and window: epsilon {view.limit_epsilon:g} at delta {view.delta:g}")
     for line in view.lines:
         start, end = line.window_hours
         back = f"  ({counted_as(line.given_back, 'round')} given back: not opened)" if line.given_back else ""
@@ -145,7 +145,7 @@ def budget(home: Home, *, as_json: AsJson = False) -> None:
             f"hours {start:>6}–{end:<6} {counted_as(line.rounds, 'round')}"
             f"  spent {line.epsilon:.3f}  left {line.remaining:.3f}{back}"
         )
-    show(f"a lease that ran in all these windows has spent epsilon {view.lease_epsilon:.3f} in total")
+    show(f"a job that ran in all these windows has spent epsilon {view.whole_job_epsilon:.3f} in total")
 
 
 def preview(
@@ -174,7 +174,7 @@ def preview(
     if view.counts_from_hour != start:
         show(
             f"counts from hour {view.counts_from_hour}: windows that were not counted before are included;"
-            f" a lease that ran in all of them pays epsilon {view.lease_epsilon:.3f}"
+            f" a job that ran in all of them pays epsilon {view.whole_job_epsilon:.3f}"
         )
     show(f"one message of {view.message_bytes} bytes: {view.cells} cells, each count + noise + masks mod 2^64")
     for part in view.layout:

@@ -58,7 +58,7 @@ def _lines(state: "TenantStatus") -> "Iterator[str]":
         answered = state.last_round
         yield f"last round  {f'hours {answered.start_hour}–{answered.end_hour}' if answered else 'none answered yet'}"
         left = answered.epsilon_left if answered else state.epsilon_limit
-        of = f"{state.epsilon_limit:g} left for a lease in this window"
+        of = f"{state.epsilon_limit:g} left per job in this window"
         yield f"budget      epsilon {left:.3f} of {of}, at delta {state.delta:g}"
     yield f"next action {state.due or 'none'}"
 

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from simulation.run.federation import Federation
 from tenant_client.cli import app
 from tenant_client.disclosure import owner_view
 from tenant_client.disclosure.message_layout import layout
-from tenant_client.home import create, pin
+from tenant_client.home import create, open_tenant, pin
 from tenant_client.rounds.tenant import Tenant
 from tests.support import schemas
+from tests.support.endorsing import ended, shown
 from tests.support.factories import Cast, InsecureSilence, a_failure, a_plan, a_unit, header_of, keys, signed
 from tests.system.test_week import LEASES, a_federation, happen, in_process
 
@@ -112,75 +114,81 @@ def test_a_preview_has_the_form_of_what_is_sent_afterwards(tmp_path: Path) -> No
     federation.close()
 
 
-# ---- in a series ---------------------------------------------------------------------------------------------------
+# ---- windows that count again --------------------------------------------------------------------------------------
+
+
+FIRST, SECOND, THIRD = (a_plan(1 + at, window=(168 * at, 168 * at + 168), members=5) for at in range(3))
 
 
 @pytest.fixture
-def in_series(cast: Cast) -> Tenant:
-    """Has a lease that failed in each of three weeks, and answered the first week of a series."""
+def left_out(cast: Cast) -> Tenant:
+    """Has a lease that failed in each of three windows, answered the first, and was not counted in it."""
     tenant = cast.tenant(sampler=InsecureSilence())
     unit = a_unit(1)
     tenant.journal.add([unit], [a_failure(unit, at_h) for at_h in (84.0, 252.0, 420.0)])
     tenant.contribute(signed(FIRST))
+    tenant.end(shown(ended(FIRST, (1, 2, 3))))
     return tenant
 
 
-FIRST = a_plan(1, horizon=3)
-SECOND = a_plan(2, window=(168, 336), horizon=3, earlier=FIRST)
-THIRD = a_plan(3, window=(336, 504), horizon=3, earlier=SECOND)
-
-
-def test_both_halves_of_a_contribution_are_described_byte_by_byte(in_series: Tenant) -> None:
-    message = in_series.outbox.sent(FIRST.round_id)
+def test_layers_of_noise_are_described_byte_by_byte_after_the_cells(left_out: Tenant) -> None:
+    message = left_out.outbox.sent(FIRST.round_id)
     assert message is not None
+    assert FIRST.shares.layers > 0
     parts = layout(message, FIRST)
     assert parts[0].offset == 0
     assert all(one.offset + one.length == other.offset for one, other in pairwise(parts))
     assert parts[-1].offset + parts[-1].length == len(message)
     names = [marginal.name for marginal in FIRST.marginals]
-    words = [part for part in parts if part.field.startswith(("cells of", "noise of"))]
-    assert [part.field for part in words] == [f"{half} of {name}" for half in ("cells", "noise") for name in names]
+    vectors = ["cells", *(f"noise layer {layer}" for layer in range(1, FIRST.shares.layers + 1))]
+    words = [part for part in parts if part.field.startswith(("cells of", "noise layer"))]
+    assert [part.field for part in words] == [f"{vector} of {name}" for vector in vectors for name in names]
     sent = decode(Contribution, message)
     assert b"".join(message[part.offset : part.offset + part.length] for part in words) == sent.cells
     for part in words:
-        assert ("count + masks" in part.meaning) == part.field.startswith("cells")
-        assert ("noise + masks" in part.meaning) == part.field.startswith("noise")
+        assert ("count + noise + masks" in part.meaning) == part.field.startswith("cells")
 
 
-def test_a_preview_of_a_series_has_the_form_of_what_is_sent_afterwards(in_series: Tenant) -> None:
-    view = owner_view.preview(in_series, SECOND)
-    message = in_series.contribute(signed(SECOND))
+def test_a_preview_of_several_windows_has_the_form_of_what_is_sent_afterwards(left_out: Tenant) -> None:
+    view = owner_view.preview(left_out, SECOND)
+    message = left_out.contribute(signed(SECOND))
     assert view.layout == layout(message, SECOND)
     assert view.message_bytes == len(message)
-    assert view == owner_view.preview(in_series, SECOND)
-    halves = {part.field.partition(" ")[0]: part.offset for part in reversed(view.layout)}
-    assert all(halves["cells"] <= cell.offset < halves["noise"] for cell in view.counts)  # no count is in the noise
+    assert view == owner_view.preview(left_out, SECOND)
+    vectors = {part.field.partition(" of ")[0]: part.offset for part in reversed(view.layout)}
+    assert all(vectors["cells"] <= cell.offset < vectors["noise layer 1"] for cell in view.counts)
 
 
-def test_a_preview_says_from_which_hour_it_counts(in_series: Tenant) -> None:
-    assert owner_view.preview(in_series, SECOND).counts_from_hour == 168
-    carried = owner_view.preview(in_series, THIRD)
-    assert (carried.counts_from_hour, carried.window_hours) == (168, (336, 504))
-    assert sum(cell.count for cell in carried.counts if cell.marginal == "pairs") == 2
-    in_series.contribute(signed(THIRD))
-    assert owner_view.preview(in_series, THIRD) == carried
-    assert [row.counts_from_hour for row in owner_view.sent(in_series).contributions] == [0, 168]
+def test_a_preview_says_from_which_hour_it_counts_and_what_a_long_lease_pays(left_out: Tenant) -> None:
+    both = owner_view.preview(left_out, SECOND)
+    assert (both.counts_from_hour, both.window_hours) == (0, (168, 336))
+    assert both.whole_job_epsilon == pytest.approx(2 * both.epsilon)
+    assert sum(cell.count for cell in both.counts if cell.marginal == "pairs") == 2
+    alone = owner_view.preview(left_out, THIRD)  # of the second window no set is there
+    assert (alone.counts_from_hour, alone.whole_job_epsilon) == (336, alone.epsilon)
+    left_out.contribute(signed(SECOND))
+    assert owner_view.preview(left_out, SECOND) == both
+    assert [row.counts_from_hour for row in owner_view.sent(left_out).contributions] == [0, 0]
 
 
-def test_the_verb_says_when_weeks_are_carried_over(tmp_path: Path) -> None:
+def test_the_verbs_say_when_windows_count_again_and_what_was_given_back(tmp_path: Path) -> None:
     home = tmp_path / "home"
     member = create(home, os.urandom, 0.0)
     pin(home, [keys().founding, keys().provider.sign(next_entry(keys().directory, joined=[member]))])
-    (home / "policy.toml").write_text("owners_minimum = 3\ncohort_minimum = 3\n")
-    (tmp_path / "plan").write_bytes(signed(THIRD))
+    (home / "policy.toml").write_text("owners_minimum = 3\ncohort_minimum = 3\ncolluding_share = 0.3\n")
+    (tmp_path / "plan").write_bytes(signed(SECOND))
     told = call("preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
-    assert "counts from hour 0: unanswered weeks are included" in told.stdout
-    assert "count + masks, then for each cell noise + masks, mod 2^64" in told.stdout
-    assert "noise of pairs: failures by workload" in told.stdout
-    (tmp_path / "plan").write_bytes(signed(a_plan(1)))
-    told = call("preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
-    assert "unanswered weeks" not in told.stdout
+    assert "counts from hour" not in told.stdout
     assert "each count + noise + masks mod 2^64" in told.stdout
+    with closing(open_tenant(home, (), os.urandom, InsecureSilence())) as tenant:
+        tenant.contribute(signed(a_plan()))
+        tenant.end(shown(ended(a_plan(), (1, 2, 3))))
+    told = call("preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
+    assert "counts from hour 0: windows that were not counted before are included;" in told.stdout
+    assert "a job that ran in all of them pays epsilon 2.000" in told.stdout
+    told = call("budget", "--home", str(home))
+    assert "limit per job and window: epsilon 1 at delta 1e-08" in told.stdout
+    assert "hours      0–168    0 rounds  spent 0.000  left 1.000  (1 round given back: not opened)" in told.stdout
 
 
 def test_a_previewed_cell_is_the_one_that_carries_the_count(tmp_path: Path) -> None:
@@ -254,7 +262,7 @@ def test_the_verbs_print_for_people_too(home: Path) -> None:
     assert "epoch 0: 4 blinded elements to trustee 3" in told.stdout
     assert "epoch 0: signed ownership of 5 tokens: " in told.stdout
     assert "directory entry 0: receipt with the pinned digest " in told.stdout
-    assert "each received bundle: a receipt that its digest is stored here" in told.stdout
+    assert "each received bundle or list of rounds that are over: a receipt with its digest" in told.stdout
     assert "signature: your signature" in call("preview", "--home", str(home)).stdout
 
 

@@ -286,7 +286,7 @@ def test_laplace_noise_gives_a_pure_guarantee_and_gaussian_noise_gives_none() ->
 
 def test_every_share_counts_towards_the_noise_of_a_plan() -> None:
     """Many tiny shares of discrete Gaussian noise hide nothing, whatever their sum's variance says."""
-    shares = {"cohort_minimum": 10**6, "noise_shares": 7 * 10**5}
+    shares: dict[str, Any] = {"cohort_minimum": 10**6, "noise_shares": 7 * 10**5}
     plan = noise_scaled(a_plan(mechanism=Mechanism.DISCRETE_GAUSSIAN, **shares), 0.1)
     with pytest.raises(PlanRefused, match="its noise gives inf"):
         checked(replace(plan, epsilon=1e6))

@@ -1,4 +1,4 @@
-"""A job-week's votes sum to one at most, and change a table by no more than the norm that its price is made of."""
+"""The votes of a lease in a window sum to one at most, and change a table by no more than the norm that its price is made of."""
 
 import math
 from pathlib import Path
