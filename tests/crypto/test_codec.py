@@ -1016,17 +1016,17 @@ def test_an_error_deep_in_a_message_never_shows_the_payload(kind: Any) -> None:
 
 def test_errors_name_places_in_lists() -> None:
     label, *values = tree_of(specimen(Plan))
-    values[5][1][1] = ["0", 7]
+    values[6][1][1] = ["0", 7]
     assert "Plan.dimensions[1].levels[1] must be str, got int" in refusal(Plan, msgpack.packb([label, *values]))
-    values[5][1][1] = ["0", Raw(b"\xa1\xff")]
+    values[6][1][1] = ["0", Raw(b"\xa1\xff")]
     assert "it is cut short, malformed, or not UTF-8" in refusal(Plan, pack_raw([label, *values]))
-    values[5][1][1] = ["0", "0"]
+    values[6][1][1] = ["0", "0"]
     assert "Plan.dimensions[1]: dimension 'band' needs levels, each once" in refusal(Plan, pack_raw([label, *values]))
-    values[5][1][0] = MARKER * 10
+    values[6][1][0] = MARKER * 10
     assert "Plan.dimensions[1]: the name of a dimension must be" in refusal(Plan, pack_raw([label, *values]))
 
 
 def test_a_name_outside_an_enumeration_is_answered_with_the_names_in_it() -> None:
     tree = tree_of(specimen(Plan))
-    tree[10] = "gaussian"
+    tree[11] = "gaussian"
     assert "Plan.mechanism must be one of discrete_gaussian, discrete_laplace" in refusal(Plan, pack_raw(tree))
