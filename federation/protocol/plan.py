@@ -13,7 +13,7 @@
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
@@ -256,3 +256,12 @@ class Plan(Message, frozen=True, tag="pharoah/plan/7", dict=True):
             for level, owners in zip(dimension.levels, dimension.owners, strict=False)
         ]
         return min(rows, key=lambda row: row[1], default=None)
+
+
+def served_before(plan: Plan, before: Iterable[Plan]) -> list[int]:
+    """The trustees of which `plan` names a mask key that one of the plans `before` named for another epoch.
+
+    A mask key serves one epoch: whoever gets it after that could take it off all that is put under it later.
+    """
+    served = {masking.mask_key for earlier in before if earlier.epoch != plan.epoch for masking in earlier.trustees}
+    return [masking.index for masking in plan.trustees if masking.mask_key in served]

@@ -26,6 +26,7 @@ from federation.protocol.plan import (
     Plan,
     PlanDimension,
     PublishedBundle,
+    served_before,
 )
 from federation.protocol.privacy_cost import noise_scales
 from federation.protocol.round_messages import LADDER_LABELS
@@ -46,9 +47,7 @@ class MaskKeysServed(Refusal):
 
 def check_mask_keys(plan: Plan, before: Iterable[Plan]) -> None:
     """MaskKeysServed where `plan` names mask keys of rounds of another epoch: a mask key serves one."""
-    served = {masking.mask_key for earlier in before if earlier.epoch != plan.epoch for masking in earlier.trustees}
-    old = [one.index for one in plan.trustees if one.mask_key in served]
-    if old:
+    if old := served_before(plan, before):
         raise MaskKeysServed(f"epoch {plan.epoch} would be held under mask keys of another one, of trustees {old}")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crypto.codec import decode, digest, encode
-from crypto.errors import PeerFault
+from crypto.errors import PeerFault, PlanRefused
 from crypto.ids import Digest, LeaseId, Nonce, Token, VerifyKey
 from crypto.masking import MaskKey, MaskStream, mask_cells, words_to_bytes
 from crypto.ristretto import RandomBytes
@@ -23,7 +23,7 @@ from federation.protocol import noise
 from federation.protocol.bundle import Bundle, CatalogueEntry
 from federation.protocol.directory import SeatsChanged
 from federation.protocol.endorsed import EndedRounds, EndorsedSet, check_ended, uncounted_since
-from federation.protocol.plan import MaskTrustee, Plan
+from federation.protocol.plan import MaskTrustee, Plan, served_before
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import (
     Contribution,
@@ -251,6 +251,11 @@ class Tenant:
         check_plan(plan, self.policy, self.chain.at(plan.directory), self._clock(), self.members_seen())
         if not self.chain.has_same_seats(plan.directory):
             raise SeatsChanged(f"plan {plan.round_id} refused: seats of trustees changed after its directory entry")
+        if old := served_before(plan, map(self.open_plan, self.outbox.signed_plans())):
+            raise PlanRefused(
+                f"plan {plan.round_id} refused: mask keys of trustees {old} served another epoch",
+                hint="the trustees make new ones (`pharoah-trustee renew-mask-key`), and the provider reseats",
+            )
         self.endorsed.refuse_two({plan.epoch})
         self.endorsed.refuse_over(plan)
 

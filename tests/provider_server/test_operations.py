@@ -51,6 +51,7 @@ from tenant_client.workload.descriptor import own_sketch, rungs
 from tests.support import schemas
 from tests.support.factories import a_descriptor
 from tests.support.federations import WEEKS, Answerer, Grounds, begin, fail, lease_id
+from tests.support.seats import mask_key_of
 from tests.support.waiting import PATIENCE_S
 
 HOST = "127.0.0.1"
@@ -240,7 +241,7 @@ def secrets(federation: Federation, root: Path) -> dict[str, bytes]:
     for trustee in federation.trustees:
         found[f"share {trustee.index}"] = trustee._share.secret.encoded
         found[f"word {trustee.index}"] = trustee._signing_key._private.private_bytes_raw()
-        found[f"mask {trustee.index}"] = trustee._mask_key._private.private_bytes_raw()
+        found[f"mask {trustee.index}"] = mask_key_of(trustee)._private.private_bytes_raw()
     for number, tenant in enumerate(federation.tenants):
         found |= {f"{number} {key.name}": key.read_bytes() for key in (root / f"tenants/{number:03d}").glob("*.key")}
         found[f"{number} selection"] = selection_key(tenant._connection, os.urandom)

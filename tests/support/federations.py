@@ -51,6 +51,7 @@ from tenant_client.records.journal import Failure
 from tenant_client.records.outbox import Outbox
 from tenant_client.rounds.tenant import StartedLease, Tenant
 from tests.support.factories import a_descriptor, header_of
+from tests.support.seats import mask_key_of
 from trustee.trustee import Trustee, TrusteeLimits
 
 Window = tuple[int, int]
@@ -134,7 +135,7 @@ class Grounds:
         """Trustee `index`, from 1."""
         of = self.federation.trustees[index - 1]
         memory = root / "trustees" / f"{index}.db"
-        return Trustee(of._share, of._signing_key, of._mask_key, [], memory, os.urandom, limits or TrusteeLimits())
+        return Trustee(of._share, of._signing_key, mask_key_of(of), [], memory, os.urandom, limits or TrusteeLimits())
 
     def tenant(self, root: Path, number: int, trustees: Sequence[Trustee] = ()) -> Tenant:
         """Tenant `number`, from 0."""

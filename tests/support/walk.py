@@ -8,8 +8,7 @@ two epochs with a series each. Tenants have leases of their own in each epoch.
 - A program that dies at a write writes nothing from then on (`tests/support/disks.py`); its files are opened anew.
 - A disk that is full refuses every write from one on, until the week's attempt is over.
 - A link that is cut loses a question, or the answer to it after the party has given it.
-- A trustee that is lost for good has a successor: three others hand over, and its mask key comes back from custody. A
-  seat is lost once, since nobody has the key of before in custody after that.
+- A trustee that is lost for good has a successor: three others hand over. A seat is lost once.
 
 `Walk.complaints` is what must not be, and is asked for after every operation: a week that was charged twice, a release
 that is not exact, a message that is another one when it is repeated, an error that only a bug explains. `Walk.ended`
@@ -32,7 +31,6 @@ import sqlalchemy as sa
 
 from crypto.errors import CohortTooSmall, PharoahError, Refusal, Unreachable
 from crypto.ids import LeaseId, TenantId
-from crypto.masking import MaskKey
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.queries import Query
 from provider_server.fleet.leases import Lease
@@ -51,7 +49,7 @@ from tenant_client.rounds.tenant import StartedLease, Tenant
 from tests.support.disks import Disks, Killed, Trouble
 from tests.support.factories import a_descriptor
 from tests.support.federations import CONTEXT, Grounds, Witness, is_exact
-from tests.support.seats import Custody, committee_of, succeed
+from tests.support.seats import Holders, succeed
 from trustee.trustee import Trustee, TrusteeLimits
 
 WEEKS, EPOCH, TENANTS = 8, 4, 12
@@ -141,7 +139,7 @@ class Walk:
     root: Path
     grounds: Grounds
     founders: int
-    seats: Custody
+    seats: Holders
     disks: Disks = field(default_factory=Disks)
     armed: dict[Path, Trouble] = field(default_factory=dict)
     away: set[int] = field(default_factory=set)
@@ -154,7 +152,7 @@ class Walk:
     done: Counter[Kind] = field(default_factory=Counter)
     met: Counter[Kind] = field(default_factory=Counter)
     errors: list[str] = field(default_factory=list)
-    recovered: dict[int, MaskKey | None] = field(default_factory=dict)
+    succeeded: set[int] = field(default_factory=set)
     since: dict[int, int] = field(default_factory=dict)  # the first week of the epoch in which a tenant joined
     _exact: int = 0
 
@@ -163,7 +161,7 @@ class Walk:
         """A new federation, with jobs that run all the weeks and fail in each of them."""
         openings = (*range(1, EPOCH + 1), EPOCH)
         grounds = Grounds.founded(root, tenants, horizon=EPOCH, weeks_per_epoch=EPOCH, openings=openings)
-        walk = cls(root, grounds, tenants, Custody.founded(grounds.federation))
+        walk = cls(root, grounds, tenants, Holders.founded(grounds.federation))
         walk.open()
         for number in range(tenants):
             walk.begin(number, 0)
@@ -188,8 +186,7 @@ class Walk:
         """Trustee `index`, as whoever holds the seat opens it; one that is new gets the `entries` of the directory."""
         own, first = self.seats.holders[index - 1], self.grounds.federation.trustees[index - 1]._share
         keys, memory = (first, own.signing, own.mask), self._path("trustee", index)
-        others = [key for key in [self.recovered.get(index)] if key]
-        return Trustee(*keys, entries, memory, os.urandom, TrusteeLimits(), self.seats.shares[index], others)
+        return Trustee(*keys, entries, memory, os.urandom, TrusteeLimits(), self.seats.shares[index])
 
     def _provider(self) -> Provider:
         provider = self.grounds.provider(self.root)
@@ -340,17 +337,15 @@ class Walk:
 
     def _lose(self, number: int) -> None:
         """A trustee is lost with all that it had; three others let a successor have its seat."""
-        if number in self.recovered:
+        if number in self.succeeded:
             return
+        self.succeeded.add(number)
         self.trustees[number].close()
         self._path("trustee", number).unlink()
         dealers = [index for index in self.trustees if index != number][-3:]
-        state = succeed(self.seats, self.provider, number, dealers)
-        self.recovered[number] = state.recovered
-        holders = self.seats.with_successor(number, state.holder)
-        self.seats = Custody(holders, state.shares, committee_of(self.provider.directory))
+        self.seats = succeed(self.seats, self.provider, number, dealers)
         for index, trustee in self.trustees.items():
-            trustee._renewed = state.shares[index]
+            trustee._renewed = self.seats.shares[index]
         with self.disks.watched():
             self.trustees[number] = self._trustee(number, self.provider.members.chain.entries)
 
@@ -451,7 +446,7 @@ class Walk:
         }
         longest = max(opened.values(), key=len)
         for index, sets in opened.items():
-            missing = 0 if index in self.recovered or not sets else len(longest) - len(sets)
+            missing = 0 if index in self.succeeded or not sets else len(longest) - len(sets)
             if missing or not set(sets) <= set(longest):
                 yield f"trustee {index} opened different sets"
         for index, trustee in self.trustees.items():

@@ -2,14 +2,15 @@
 
 import hashlib
 import os
+import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from threading import Barrier
 from typing import Any
 
 import numpy as np
 import pytest
-from crypto.continual_counting import combine, weights
 from msgspec.structs import force_setattr
 
 from crypto import voprf
@@ -29,14 +30,14 @@ from crypto.ids import Digest, EncodedElement, MaskPublicKey, Nonce, RoundId, Si
 from crypto.masking import MaskKey, Words, add_words, words_from_bytes
 from crypto.signing import Signed, SigningKey, name_of, reopened, tenant_id
 from crypto.threshold import KeyShare
-from federation.protocol.directory import Chain, Member, UnknownHead, next_entry
+from federation.protocol.directory import Chain, Member, SeatsChanged, UnknownHead, next_entry
+from federation.protocol.endorsed import EndorsedSet
 from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
 from federation.protocol.round_messages import (
     ContributionHeader,
     DirectoryUpdate,
     Endorsement,
     EvaluationRequest,
-    GroupOfRound,
     Ownership,
     Receipt,
     UnmaskCall,
@@ -44,7 +45,18 @@ from federation.protocol.round_messages import (
     UnmaskShare,
 )
 from tests.support.changing import replace
-from tests.support.factories import TENANTS, Cast, a_plan, keys, ownership, ownerships, plan_digest, signed, stream_of
+from tests.support.factories import (
+    TENANTS,
+    WEEK,
+    Cast,
+    a_plan,
+    keys,
+    ownership,
+    ownerships,
+    plan_digest,
+    signed,
+    stream_of,
+)
 from trustee.trustee import Trustee, TrusteeLimits
 
 EVERYBODY = tuple(range(TENANTS))
@@ -57,7 +69,7 @@ def a_header(plan: Plan, tenant: int) -> ContributionHeader:
     drawn = hashlib.sha256(plan.round_id + bytes([tenant])).digest()[: Nonce.length]
     named = plan_digest(signed(plan))
     return ContributionHeader(
-        keys().tenant_id(tenant), plan.round_id, named, plan.first_hour, Nonce(drawn), Digest(bytes(32))
+        keys().tenant_id(tenant), plan.round_id, named, plan.start_hour, Nonce(drawn), Digest(bytes(32))
     )
 
 
@@ -78,8 +90,18 @@ def an_unmasking(
     """A request as the provider signs it; one group of everybody unless told."""
     told = ownerships(epoch=plan_.epoch, window=(plan_.first_hour, plan_.end_hour))
     named = tuple(a_group(plan_, members) for members in groups or [EVERYBODY])
-    asked = UnmaskRequest(signed(plan_), named, None, (), told)
+    asked = UnmaskRequest(signed(plan_), named, told)
     return (signing_key or keys().provider).sign(replace(asked, **changes))
+
+
+def given_up(plan: Plan) -> bytes:
+    """The request by which the provider gives a round up."""
+    return an_unmasking(plan, groups=(), ownerships=())
+
+
+def a_week(number: int, **settings: Any) -> Plan:
+    """The plan of a week of epoch 0, the windows of which are weeks."""
+    return a_plan(number, window=(HOURS_PER_WEEK * (number - 1), HOURS_PER_WEEK * number), **settings)
 
 
 def named(request: bytes) -> Digest:
@@ -88,7 +110,8 @@ def named(request: bytes) -> Digest:
 
 def an_endorsement(request: bytes, plan: Plan, trustee: int, *, signer: int = 0, **changes: Any) -> bytes:
     """As trustee `trustee` signs it, or another in its name."""
-    word = replace(Endorsement(trustee, plan.round_id, named(request)), **changes)
+    endorsed = EndorsedSet.of(plan, reopened(UnmaskRequest, request)).name
+    word = replace(Endorsement(trustee, plan.round_id, named(request), endorsed), **changes)
     return keys().trustees[(signer or trustee) - 1][1].sign(word)
 
 
@@ -168,8 +191,8 @@ def test_a_round_is_held_under_the_members_that_its_head_names(cast: Cast) -> No
     newcomer = contributed(plan, 0, signer=signing, tenant=member.tenant)
     with pytest.raises(MemberRefused, match=f"^{member.tenant}: .* is not in the directory"):
         trustee.endorse(an_unmasking(plan, (1, 2, 3, newcomer)))
-    after = replace(a_plan(2), directory=chain.directory.head)
-    said = tuple(ownership(tenant) for tenant in (1, 2, 3, 4))
+    after = replace(a_week(2), directory=chain.directory.head)
+    said = tuple(ownership(tenant, window=(0, 2 * HOURS_PER_WEEK)) for tenant in (1, 2, 3, 4))
     with pytest.raises(MemberRefused, match=f"^{keys().tenant_id(0)}: .* is not in the directory"):
         trustee.endorse(an_unmasking(after, EVERYBODY, ownerships=said))
     with pytest.raises(BadSignature, match=keys().tenant_id(0).hex()[:12]):
@@ -204,7 +227,7 @@ def test_a_trustee_that_does_not_mask_endorses_and_unmasks_nothing(cast: Cast) -
 def test_a_trustee_under_another_mask_key_than_its_own_endorses_nothing(cast: Cast) -> None:
     plan = a_plan()
     swapped = (replace(plan.trustees[0], mask_key=MaskKey.generate(os.urandom).public), *plan.trustees[1:])
-    with pytest.raises(PlanRefused, match=r"round \w+ has another mask key of trustee 3"):
+    with pytest.raises(SeatsChanged, match=r"round \w+ has other mask keys than the directory, of trustees \[3\]"):
         cast.trustee(3).endorse(an_unmasking(replace(plan, trustees=swapped)))
     assert cast.trustee(3).rounds() == []
 
@@ -272,7 +295,7 @@ def test_a_request_that_names_somebody_twice_is_no_message(cast: Cast) -> None:
     twice = a_group(plan, (0, 1, 2)), a_group(plan, (0, 3, 4))
     in_other_words = a_group(plan, (0, contributed(plan, 0, nonce=Nonce(bytes(16))), 1, 2))
     for groups in (twice, (in_other_words,), (a_group(plan, EVERYBODY)[::-1],)):
-        honest = UnmaskRequest(signed(plan), (a_group(plan, EVERYBODY),), None, (), ownerships())
+        honest = UnmaskRequest(signed(plan), (a_group(plan, EVERYBODY),), ownerships())
         force_setattr(honest, "groups", groups)
         with pytest.raises(DecodeError, match=r"named once|sorted"):
             trustee.endorse(keys().provider.sign(honest))
@@ -395,28 +418,19 @@ def test_a_row_without_owners_enough_by_their_own_word_is_not_unmasked(
     trustee.endorse(an_unmasking(plan, ownerships=(*told, ownership(2), ownership(3), ownership(4))))
 
 
-def test_words_of_earlier_weeks_do_not_make_a_row_of_one_lease(cast: Cast) -> None:
-    """The provider gathers the word of five owners in one week, and then leaves one lease under the token."""
-    plan, trustee = a_plan(window=(168, 336)), cast.trustee()
-    stale = ownerships(window=(0, 168))
-    for told, held in ((stale, 0), ((*stale, ownership(0, window=(168, 336))), 1)):
-        with pytest.raises(TooFewOwners, match=f"{held} tenants own row"):
-            trustee.endorse(an_unmasking(plan, ownerships=told))
-    assert trustee.rounds() == []
-    trustee.endorse(an_unmasking(plan, ownerships=ownerships(window=(168, 336))))
+EPOCH = 13 * HOURS_PER_WEEK
 
 
 @pytest.mark.parametrize(
     ("window", "held"),
-    [((0, 168), 0), ((0, 169), TENANTS), ((168, 336), TENANTS), ((336, 504), TENANTS), ((336, 505), 0)],
+    [((-168, 0), 0), ((-168, 1), TENANTS), ((0, 168), TENANTS), ((168, 336), TENANTS), ((168, 337), 0)],
 )
-def test_in_a_series_a_word_counts_that_is_of_its_hours(cast: Cast, window: tuple[int, int], held: int) -> None:
-    """A series from hour 168 on, of which the second week is opened; a word may speak of the weeks before as well."""
-    first = a_week(2)
-    second = a_week(3, first)
-    request, trustee = an_unmasking(first), cast.trustee()
-    unmasked(trustee, request, first)
-    asked = an_unmasking(second, after=named(request), ownerships=ownerships(window=window))
+def test_a_word_counts_that_is_of_the_hours_from_the_epochs_beginning_to_the_windows_end(
+    cast: Cast, window: tuple[int, int], held: int
+) -> None:
+    """The second week of epoch 1: units of the first may have waited for it, and none of another epoch has."""
+    plan, trustee = a_plan(window=(EPOCH + 168, EPOCH + 336)), cast.trustee()
+    asked = an_unmasking(plan, ownerships=ownerships(epoch=1, window=(EPOCH + window[0], EPOCH + window[1])))
     if held:
         trustee.endorse(asked)
         return
@@ -460,7 +474,7 @@ def test_a_second_set_is_refused_and_kept_as_proof(cast: Cast) -> None:
         an_unmasking(plan, (0, 1, 2)),
         an_unmasking(plan, (0, 1), (2, 3, 4)),
         an_unmasking(plan, (another_contribution, *EVERYBODY[1:])),
-        an_unmasking(plan, left_out=LEFT),
+        an_unmasking(plan, ownerships=ownerships()[:3]),
     ]
     for trustee in (cast.trustee(), cast.trustee()):  # reopened twice
         for other in others:
@@ -470,9 +484,6 @@ def test_a_second_set_is_refused_and_kept_as_proof(cast: Cast) -> None:
                 trustee.unmask(a_call(other, plan))
         assert trustee.endorse(request) == first
         assert trustee.conflicts() == sorted((plan.round_id, other) for other in others)
-
-
-LEFT = (GroupOfRound(0, 0),)
 
 
 def test_a_forged_second_set_is_no_proof(cast: Cast) -> None:
@@ -486,7 +497,7 @@ def test_a_forged_second_set_is_no_proof(cast: Cast) -> None:
 def test_of_two_sets_asked_for_at_the_same_time_one_is_endorsed(cast: Cast) -> None:
     """Whether the provider asks one process or two: the difference of two sets would be a single contribution."""
     for number, trustees in enumerate([[cast.trustee()] * 2, [cast.trustee(), cast.trustee()]], start=1):
-        plan, barrier = a_plan(number), Barrier(2, timeout=30)
+        plan, barrier = a_week(number), Barrier(2, timeout=30)
 
         def ask(trustee: Trustee, tenants: tuple[int, ...], plan: Plan = plan, barrier: Barrier = barrier) -> bool:
             barrier.wait()
@@ -523,7 +534,7 @@ def test_the_same_call_has_the_same_answer_across_restarts(cast: Cast) -> None:
 
 def test_another_round_is_another_matter(cast: Cast) -> None:
     trustee = cast.trustee()
-    one, other = (unmasked(trustee, an_unmasking(plan), plan) for plan in (a_plan(1), a_plan(2)))
+    one, other = (unmasked(trustee, an_unmasking(plan), plan) for plan in (a_week(1), a_week(2)))
     assert not masks(one) & masks(other)
 
 
@@ -554,7 +565,10 @@ Bad = Callable[[bytes, Plan], bytes]
         (lambda request, plan: an_endorsement(request, plan, 5, signer=4), BadSignature),
         (lambda request, plan: an_endorsement(request, plan, 6, signer=5), BadSignature),
         (lambda request, plan: an_endorsement(request, plan, 0, signer=5), BadSignature),
-        (lambda request, plan: keys().provider.sign(Endorsement(5, plan.round_id, named(request))), BadSignature),
+        (
+            lambda request, plan: keys().provider.sign(reopened(Endorsement, an_endorsement(request, plan, 5))),
+            BadSignature,
+        ),
         (lambda request, plan: an_endorsement(request, plan, 4), OutOfOrder),
         (lambda request, plan: an_endorsement(request, plan, 5, round_id=RoundId(bytes(16))), OutOfOrder),
         (lambda request, plan: request, DecodeError),
@@ -608,80 +622,12 @@ def test_a_plan_swapped_for_a_laxer_one_unmasks_nothing_of_the_first(cast: Cast)
     honest.endorse(an_unmasking(seen))
 
 
-# ---- series --------------------------------------------------------------------------------------------------------
+# ---- the windows of an epoch -----------------------------------------------------------------------------------------
 
 
-def a_week(number: int, earlier: Plan | None = None, **settings: Any) -> Plan:
-    window = (HOURS_PER_WEEK * (number - 1), HOURS_PER_WEEK * number)
-    return a_plan(number, window=window, horizon=4, earlier=earlier, cohort_minimum=2, noise_shares=1, **settings)
-
-
-def three_weeks() -> list[tuple[Plan, bytes, list[tuple[int, ...]]]]:
-    """Plans with their requests and groups; the second group of the first week is left out of the weeks after it."""
-    groups: list[list[tuple[int, ...]]] = [[(0, 1), (2, 3)], [(0, 1, 2, 3, 4)], [(0, 4), (1, 2)]]
-    made: list[tuple[Plan, bytes, list[tuple[int, ...]]]] = []
-    for number, of_week in enumerate(groups, start=1):
-        plan = a_week(number, made[-1][0] if made else None)
-        after = named(made[-1][1]) if made else None
-        left_out = (GroupOfRound(0, 1),) if made else ()
-        made.append((plan, an_unmasking(plan, *of_week, after=after, left_out=left_out), of_week))
-    return made
-
-
-def test_in_a_series_the_masks_of_the_weighted_weeks_and_of_this_weeks_noise_come_off(cast: Cast) -> None:
-    weeks = three_weeks()
-    shares = [unmasked(cast.trustee(), request, plan) for plan, request, _ in weeks]
-    plan, cells = weeks[2][0], weeks[2][0].cells
-    kept = [weeks[0][2][0], weeks[1][2][0], weeks[2][2][0]]
-    counts = [masks_of(3, of, group)[:cells] for (of, _, _), group in zip(weeks, kept, strict=True)]
-    first, second = sums(shares[2])
-    assert first.tolist() == (combine(counts, 4) + masks_of(3, plan, (0, 4))[cells:]).tolist()
-    alone = masks_of(3, plan, (1, 2))
-    assert second.tolist() == (np.uint64(weights(4)[0]) * alone[:cells] + alone[cells:]).tolist()
-    assert not masks(shares[2]) & set(map(int, masks_of(3, plan, (1, 2))))  # never counts or noise by itself
-
-
-def test_a_repeated_call_has_the_same_bytes_after_later_rounds_too(cast: Cast) -> None:
-    weeks = three_weeks()
-    shares = [unmasked(cast.trustee(), request, plan) for plan, request, _ in weeks]
-    again = cast.trustee()
-    assert [again.unmask(a_call(request, plan)) for plan, request, _ in weeks] == shares
-    assert [again.endorse(request) for _, request, _ in weeks]
-    assert [done for _, _, done in again.rounds()] == [True] * 3
-
-
-def test_rounds_of_a_series_are_neither_skipped_nor_repeated_nor_told_apart(cast: Cast) -> None:
-    weeks = three_weeks()
-    trustee = cast.trustee()
-    for _, request, _ in weeks[1:]:
-        with pytest.raises(OutOfOrder, match="does not follow the 0 opened rounds"):
-            trustee.endorse(request)
-    (first, request, _), (second, later, _) = weeks[:2]
-    unmasked(trustee, request, first)
-    for bad in (
-        an_unmasking(replace(first, round_id=RoundId(b"r" * 16), start_hour=168, end_hour=336), after=named(request)),
-        an_unmasking(second),
-        an_unmasking(second, after=named(later)),
-    ):
-        with pytest.raises(OutOfOrder, match="does not follow the 1 opened rounds"):
-            trustee.endorse(bad)
-    assert len(trustee.rounds()) == 1
-    cast.trustee().endorse(later)  # reopened
-
-
-def test_an_endorsed_round_that_was_never_opened_is_none_to_go_on_from(cast: Cast) -> None:
-    (first, request, _), (_, later, _) = three_weeks()[:2]
-    trustee = cast.trustee()
-    trustee.endorse(request)
-    with pytest.raises(OutOfOrder, match="does not follow the 0 opened rounds"):
-        trustee.endorse(later)
-    trustee.unmask(a_call(request, first))
-    trustee.endorse(later)
-
-
-def test_of_two_rounds_at_one_place_of_a_series_one_is_endorsed(cast: Cast) -> None:
+def test_of_two_rounds_in_one_window_one_is_endorsed(cast: Cast) -> None:
     """Two connections to one memory, as two processes have them; the other request is kept as proof."""
-    one = a_week(1)
+    one = a_week(2)
     other = replace(one, round_id=RoundId(b"o" * 16))
     requests = {plan.round_id: an_unmasking(plan) for plan in (one, other)}
     trustees, together = {plan.round_id: cast.trustee() for plan in (one, other)}, Barrier(2)
@@ -702,44 +648,127 @@ def test_of_two_rounds_at_one_place_of_a_series_one_is_endorsed(cast: Cast) -> N
     again = cast.trustee()
     assert [name for name, _, _ in again.rounds()] == [first]
     assert again.conflicts() == [(second, requests[second])]
-    with pytest.raises(AlreadyAnswered, match="or at its place in its series"):
+    with pytest.raises(AlreadyAnswered, match="or for its window"):
         again.endorse(requests[second])
     again.endorse(requests[first])
 
 
-def test_a_trustee_that_does_not_mask_has_one_set_for_each_place_too(cast: Cast) -> None:
-    one = a_week(1)
-    other = replace(one, round_id=RoundId(b"o" * 16))
-    cast.trustee(1).endorse(an_unmasking(one))
-    with pytest.raises(AlreadyAnswered, match="or at its place in its series"):
-        cast.trustee(1).endorse(an_unmasking(other))
-    cast.trustee(1).endorse(an_unmasking(replace(other, series=replace(other.series, name=RoundId(b"s" * 16)))))
+@pytest.mark.parametrize("index", [1, 3])
+def test_one_set_for_each_window_in_any_order_whether_a_trustee_masks_or_not(cast: Cast, index: int) -> None:
+    weeks = [a_week(number) for number in (3, 1, 2)]
+    for plan in weeks:
+        cast.trustee(index).endorse(an_unmasking(plan))
+    for plan in weeks:
+        other = replace(plan, round_id=RoundId(plan.round_id[::-1]))
+        with pytest.raises(AlreadyAnswered, match="or for its window"):
+            cast.trustee(index).endorse(an_unmasking(other))
+    assert len(cast.trustee(index).conflicts()) == 3
 
 
 @pytest.mark.parametrize(
-    ("change", "named_in_refusal"),
+    "windows",
     [
-        (lambda plan: {"marginals": (replace(plan.marginals[0], noise_scale=1.0), *plan.marginals[1:])}, "marginals"),
-        (lambda plan: {"marginals": plan.marginals[:2]}, "marginals"),
-        (lambda plan: {"failures_per_unit": 2}, "failures_per_unit"),
-        (lambda plan: {"epsilon": 2.0}, "epsilon"),
-        (lambda plan: {"owners_minimum": 2}, "owners_minimum"),
-        (lambda plan: {"cohort_minimum": 3}, "cohort_minimum"),
-        (lambda plan: {"series": replace(plan.series, openings=(1, 2, 3, 5))}, "openings"),
-        (lambda plan: {"start_hour": 100}, "does not come after"),
-        (lambda plan: {"dimensions": plan.dimensions[1:] + plan.dimensions[:1]}, "removes or moves rows"),
+        (*range(0, 13 * 168, 336), 13 * 168),
+        tuple(range(0, 13 * 168, 168)),
+        (0, 336, *range(504, 14 * 168, 168)),
     ],
+    ids=["longer ones", "the last one left out", "two in one"],
 )
-def test_what_the_first_round_of_a_series_settled_is_not_changed(
-    cast: Cast, change: Callable[[Plan], dict[str, Any]], named_in_refusal: str
-) -> None:
-    (first, request, _), (second, _, _) = three_weeks()[:2]
-    trustee = cast.trustee()
-    unmasked(trustee, request, first)
-    changed = replace(second, **change(second))
-    with pytest.raises(PlanRefused, match=named_in_refusal):
-        trustee.endorse(an_unmasking(changed, after=named(request)))
-    trustee.endorse(an_unmasking(second, after=named(request)))
+def test_an_epoch_keeps_the_windows_that_it_began_with(cast: Cast, windows: tuple[int, ...]) -> None:
+    """Else an hour might be opened in two windows. What is refused is neither bound nor proof."""
+    cast.trustee().endorse(an_unmasking(a_week(1)))
+    start, end = windows[2:4]
+    moved = replace(a_week(2), windows=windows, start_hour=start, end_hour=end)
+    for request in (an_unmasking(moved), given_up(moved)):
+        with pytest.raises(PlanRefused, match="divides epoch 0 into other windows"):
+            cast.trustee().endorse(request)
+    assert len(cast.trustee().rounds()) == 1
+    assert cast.trustee().conflicts() == []
+    cast.trustee().endorse(an_unmasking(a_week(2)))
+
+
+@pytest.mark.parametrize(
+    ("epoch", "windows"),
+    [(1, (0, 168)), (0, (0, 168, EPOCH + 1)), (1, (EPOCH - 1, EPOCH + 168)), (0, (EPOCH, EPOCH + 168))],
+)
+def test_windows_lie_in_their_epoch(cast: Cast, epoch: int, windows: tuple[int, ...]) -> None:
+    """Else a window of one epoch might be opened again in another one."""
+    bad = replace(a_week(1), epoch=epoch, windows=windows, start_hour=windows[0], end_hour=windows[1])
+    for request in (an_unmasking(bad), given_up(bad)):
+        with pytest.raises(PlanRefused, match=f"has windows outside of epoch {epoch}"):
+            cast.trustee().endorse(request)
+    assert cast.trustee().rounds() == []
+
+
+# ---- rounds that are given up ----------------------------------------------------------------------------------------
+
+
+def test_a_round_is_given_up_by_an_empty_set_which_needs_no_cohort_and_opens_nothing(cast: Cast) -> None:
+    plan, trustee = a_plan(), cast.trustee()
+    request = given_up(plan)
+    word = trustee.endorse(request)
+    assert reopened(Endorsement, word).endorsed == EndorsedSet(plan.round_id, plan.directory, 0, *WEEK, ()).name
+    with pytest.raises(PlanRefused, match="was given up: nothing of it is ever unmasked"):
+        trustee.unmask(a_call(request, plan))
+    assert cast.trustee().endorse(request) == word
+    assert trustee.rounds() == [(plan.round_id, named(request), False)]
+
+
+def test_a_window_that_was_given_up_has_no_other_set_for_ever(cast: Cast) -> None:
+    """Its tenants count its units again: to open them as well would count them twice."""
+    plan, trustee = a_plan(), cast.trustee()
+    trustee.endorse(given_up(plan))
+    again = replace(plan, round_id=RoundId(b"o" * 16))
+    for of in (plan, again):
+        with pytest.raises(AlreadyAnswered):
+            trustee.endorse(an_unmasking(of))
+        with pytest.raises(AlreadyAnswered):
+            trustee.unmask(a_call(an_unmasking(of), of))
+    assert trustee.conflicts() == sorted((of.round_id, an_unmasking(of)) for of in (plan, again))
+    trustee.endorse(an_unmasking(a_week(2)))
+
+
+def test_a_set_that_was_endorsed_is_not_given_up_and_to_ask_for_it_is_no_fault(cast: Cast) -> None:
+    """The provider cannot know which trustees heard its first request before it was lost."""
+    plan, trustee = a_plan(), cast.trustee()
+    request = an_unmasking(plan)
+    share = unmasked(trustee, request, plan)
+    for of in (plan, replace(plan, round_id=RoundId(b"o" * 16))):
+        with pytest.raises(AlreadyAnswered):
+            trustee.endorse(given_up(of))
+    assert trustee.conflicts() == []
+    assert trustee.unmask(a_call(request, plan)) == share
+
+
+def test_who_hears_that_others_gave_the_round_up_unmasks_nothing(cast: Cast) -> None:
+    plan = a_plan()
+    request = an_unmasking(plan)
+    told = {3: request, 4: request, 1: request, 5: given_up(plan)}
+    words = tuple(cast.trustee(index).endorse(asked) for index, asked in told.items())
+    with pytest.raises(Equivocation, match="trustee 5 endorsed another set"):
+        cast.trustee(3).unmask(encode(UnmaskCall(request, words)))
+
+
+# ---- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_memory_of_a_version_with_series_forgets_their_sets_and_keeps_the_rest(cast: Cast) -> None:
+    memory = cast.root / "trustee-3.db"
+    element = keys().tenants[0][0].sign(EvaluationRequest(keys().tenant_id(0), 3, 0, (an_element(),)))
+    first = cast.trustee()
+    answer = first.evaluate(element)
+    first.close()
+    with closing(sqlite3.connect(memory)) as old:
+        old.executescript(
+            "DROP TABLE places; DROP TABLE endorsed; DROP TABLE opened; DROP TABLE epochs; DROP TABLE served;"
+            "CREATE TABLE places (series BLOB, position INTEGER, round_id BLOB);"
+            "CREATE TABLE endorsed (round_id BLOB, series BLOB, request BLOB); CREATE TABLE kept_sums (round_id BLOB);"
+            "CREATE TABLE opened (round_id BLOB, number INTEGER); INSERT INTO endorsed VALUES (x'00', x'00', x'00');"
+        )
+    plan, again = a_plan(), cast.trustee()
+    assert again.evaluate(element) == answer
+    assert again.rounds() == []
+    unmasked(again, an_unmasking(plan), plan)
 
 
 # ---- secrets -------------------------------------------------------------------------------------------------------
