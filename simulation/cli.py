@@ -139,7 +139,7 @@ def _summary_lines(summary: dict[str, Any]) -> list[str]:
     mismatch, hazard = summary["mismatch"], summary["hazard"]
     return [
         f"{summary['tenants']} tenants, {summary['job_weeks']} job-weeks, {counted_as(summary['rounds'], 'round')}"
-        f" at epsilon {summary['epsilon']:g} and delta {summary['delta']:g} per job-week; {summary['seconds']:.1f} s",
+        f" at epsilon {summary['epsilon']:g} and delta {summary['delta']:g} per lease and window; {summary['seconds']:.1f} s",
         f"mismatched pairs:  AUROC {_number(mismatch['auroc'])},"
         f" average precision {_number(mismatch['average_precision'])}"
         f" (without privacy {_number(mismatch['auroc_without_privacy'])}"
@@ -216,7 +216,7 @@ def bad_link(
 def _round_line(result: "HeldHere") -> str:
     return (
         f"round {result['round_id'][:12]}: {result['contributors']} contributions, {result['cells']} cells,"
-        f" epsilon {result['epsilon']:.3f} per job-week; the round took {result['seconds']:.1f} s,"
+        f" epsilon {result['epsilon']:.3f} per lease and window; the round took {result['seconds']:.1f} s,"
         f" everything {result['total_seconds']:.1f} s"
     )
 

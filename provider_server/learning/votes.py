@@ -3,7 +3,7 @@
     release ─ rows of parts ─┐
     leases ─ units of nodes ─┴▶ analysis.votes.localise ─▶ leaves and spines by name, most suspect first
 
-Leases are those of tenants that answered, in the windows of the release. Only the provider can do this, as only it knows
+Leases are those of tenants that answered, in the windows that it counts. Only the provider can do this: only it knows
 what a part token stands for (docs/votes.md).
 """
 

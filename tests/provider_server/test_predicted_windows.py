@@ -245,7 +245,7 @@ def test_the_truth_beats_every_other_model_and_they_are_refused(epsilon: float |
 
 
 def test_one_noisy_week_cannot_tell_what_eight_can() -> None:
-    cloud, made = world(), a_release_series(1.0)
+    cloud, made = world(), a_release_series(0.7)
     distance = []
     for span in (1, 8):
         tables = held_out(made, span)
@@ -318,7 +318,7 @@ def test_false_alarms_are_as_rare_as_they_are_said_to_be(sd: float) -> None:
     assert many > 10  # a threshold that is far lower gives many
 
 
-@pytest.mark.parametrize(("ratio", "sd", "within"), [(2.0, 0.0, 5), (0.4, 0.0, 8), (2.0, 25.0, 16)])
+@pytest.mark.parametrize(("ratio", "sd", "within"), [(2.0, 0.0, 5), (0.4, 0.0, 8), (2.0, 25.0, 22)])
 def test_a_change_is_found_and_dated(ratio: float, sd: float, within: int) -> None:
     rng, delays, covered, dated = np.random.default_rng(4), [], [], []
     for _ in range(12):
@@ -384,7 +384,7 @@ def test_a_context_that_fails_more_is_found_in_releases() -> None:
         week.times(np.array([[4.0 if at >= change and own.labels["context"] == bad else 1.0] for own in week.leases]))
         for at, week in enumerate(cloud.truth)
     ]
-    for epsilon, within in ((None, 2), (2.0, 9)):
+    for epsilon, within in ((None, 2), (4.0, 9)):
         made = releases(drawn(truth, np.random.default_rng(11)), epsilon, InsecureSeeded(3))
         found = alarms(windows.watched(made, cloud.truth))
         own = [one for one in found if one.what == f"context {bad}"]

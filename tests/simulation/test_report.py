@@ -286,8 +286,8 @@ def test_first_screen_tells_what_happened() -> None:
     assert "5 of 6 planted mismatches called worse, with 1 false alarm." in words
     assert "5 planted and found" in words
     assert "1 planted and missed" in words
-    assert "privacy budget of a job-week ε = 1" in words
-    assert "δ = 10⁻⁸" in words
+    assert "privacy budget of a job and window ε = 1" in words
+    assert "δ = 0" in words
     assert "× 1.22" in words  # exp(0.2)
 
 

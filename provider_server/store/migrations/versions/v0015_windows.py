@@ -9,7 +9,7 @@ from alembic import op
 from provider_server.store.migrations.upgrade import OlderRounds
 
 revision = "0015"
-down_revision = "0013"
+down_revision = "0014"
 
 
 def upgrade() -> None:
