@@ -83,6 +83,7 @@ _LEAVES = frozenset({"peer_lost", "nccl_remote_error"})  # what those who stay s
 _OWN_SERVER = re.compile(r"//(?:localhost|127\.|0\.0\.0\.0|\[::1?\])")
 _NAMES_A_HOST = re.compile(r"host=|://|\('|\b[\w-]+\.[\w.-]+:\d")
 _PRINTING = ("__repr__", "__str__", "__format__")
+_IN_THREAD = "Exception in thread "  # Python's: the program itself goes on
 _OF_SLURM = re.compile(r"^(?:slurmstepd|slurmd|epilog)\b")
 _WORKER_LEFT = "exited unexpectedly"  # of a data loader; PyTorch gives no reason
 
@@ -166,6 +167,7 @@ class _Job:
         self._alive_at = self._failed_at = self._looked_at = 0
         self._stopped, self._stopped_at = "", 0
         self._unlogged = False
+        self._in_threads: set[int] = set()  # lines of exceptions
         self._warned: deque[tuple[re.Pattern[str], Evidence]] = deque(maxlen=_MOST_WARNINGS)
         self._read: deque[str] = deque(maxlen=1024)  # of tracebacks
         self._attempts: deque[Evidence] = deque(maxlen=_MOST_WARNINGS)  # what ended the earlier ones
@@ -336,6 +338,8 @@ class _Job:
     def _take_chain(self, chain: Sequence[Raised]) -> None:
         raised, cue = spokesman(chain)
         seen = self._evidence(cue, raised.line, raised.text, raised.head, Form.TRACEBACK)
+        if _IN_THREAD in chain[0].below:
+            self._in_threads.add(raised.line)
         said = record(raised.head)  # of a logger that heads each line of the traceback
         if cue is None or (said and said.level is LogLevel.WARNING):
             self.leftover.suspicious.append(Line(raised.line, raised.text[:_TEXT]))
@@ -470,7 +474,10 @@ class _Job:
         if not _tells_well(line):
             return False
         said = record(line.text)
-        return (said is not None and said.level < LogLevel.ERROR) or (self._alive > 0 and line.number > self._failed_at)
+        if said is not None and said.level < LogLevel.ERROR:
+            return True
+        lines = {one.line for one in self._failures()}
+        return line.number > self._failed_at and (self._alive > 0 or (bool(lines) and lines <= self._in_threads))
 
     def _sums_up(self, line: Line) -> bool:
         """Whether this is what a program prints when its whole has ended with results, and nothing failed after it."""

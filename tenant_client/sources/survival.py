@@ -230,6 +230,7 @@ WELL = re.compile(
     r"|\b(?:execution|benchmark|tuning|sweep|(?:hyper)?parameter search|study|inference|generation|tokeni[sz]ation"
     r"|pre-?processing|conversion)\b(?: (?:is|has|was))? (?:completed?|finished|done|succeeded)\b"
     r"|\b(?:run|job|worker group|experiment|pipeline) (?:\S+ )?succeeded\b"
+    r"|\b(?:run|experiment|pipeline) (?:\S+ )?completed?\b(?! with)|^(?:done|finished|completed) in \d"
     r"|\b(?:finished|completed|done|end of) (?:with )?(?:the )?train\w*\b|\ball (?:\w+ )?done\b"
     r"|\bsuccessfully (?:completed|finished)\b|\b(?:completed|finished|ended|done|exits|exited) successfully\b"
     r"|\b(?:saved|saving|wrote|uploaded) (?:the )?final\b|\bfinal (?:model|checkpoint|weights) (?:was |is )?saved"

@@ -138,7 +138,8 @@ class Tracebacks:
         above = max(filter(body.startswith, self._ignored), key=len, default=None)
         if above is None:
             return False
-        if above not in self._open and is_exception(body[len(above) :]):
+        known = self._open.get(above)
+        if (known is None or known.ended) and is_exception(body[len(above) :]):
             return self._take_ignored(above)
         self._ignored[above].waiting += 1
         if self._ignored[above].waiting > _PATIENCE:
