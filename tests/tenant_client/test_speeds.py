@@ -61,7 +61,10 @@ def test_the_bound_is_reached_by_a_unit_that_turns_the_word_about_the_next() -> 
 def test_a_unit_says_nothing_of_one_in_another_window() -> None:
     before, after = unit(0, CONTEXTS[0], 1.0), unit(1, CONTEXTS[1], 1.3, window=1)
     assert not counted([before, after]).any()
-    assert (counted([before, after, unit(2, CONTEXTS[2], 1.6, window=1)]) == counted([after, unit(2, CONTEXTS[2], 1.6, window=1)])).all()
+    assert (
+        counted([before, after, unit(2, CONTEXTS[2], 1.6, window=1)])
+        == counted([after, unit(2, CONTEXTS[2], 1.6, window=1)])
+    ).all()
 
 
 def test_slow_is_ten_percent_more_than_on_the_context_before() -> None:
