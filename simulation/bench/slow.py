@@ -12,6 +12,7 @@ A provider alone sees no step times and so nothing of it. Slow job-weeks are cou
 `auroc` is of contexts by their score, `found` the share of slow ones named, `fdr` the mean false share of the named.
 """
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -114,7 +115,11 @@ def _tenant(number: int, slower: np.ndarray, weeks: Sequence[int], rng: Generato
     step_s = np.exp(SCATTER * rng.normal(size=many)) * np.where(slower[context], SLOWER, 1.0)
     step_s *= np.where(rng.random(many) < OWN_REASONS, OWN_SLOWER, 1.0)
     rows = zip(at_h.tolist(), context.tolist(), workload.tolist(), step_s.tolist(), strict=True)
-    own = [PacedUnit(f"{number}-{row}", at, str(c), str(w), step) for row, (at, c, w, step) in enumerate(rows)]
+    ends = [168.0 * week for week in weeks]
+    own = [
+        PacedUnit(f"{number}-{row}", bisect_right(ends, at), at, str(c), str(w), step)
+        for row, (at, c, w, step) in enumerate(rows)
+    ]
     found = np.zeros((len(weeks), CONTEXTS, 2))
     for one in speeds(own):
         ((where, pace),) = one.cells

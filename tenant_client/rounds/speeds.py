@@ -1,9 +1,10 @@
 """Which units were slow, each held against the one before it of the same workload: for the fail-slow map.
 
-A unit is a lease in a window of the plan's epoch. One of the same exact workload that directly follows another on
-another context is watched; it is slow if its median step took at least `SLOW` times as long as in that one. The median
+A unit is a lease in a window of the plan's epoch. One of the same exact workload that directly follows another of the
+same window on another context is watched; it is slow if its median step took at least `SLOW` times as long as in that one. The median
 of all own units elsewhere would be a steadier reference, and one unit could then turn the words about many others: no
-noise of this plan would hide that. Here each unit is the reference of one other at most (docs/slow.md has the proof).
+noise of this plan would hide that. Here each unit is the reference of one other at most, and of none of another window,
+which another round opens (docs/slow.md has the proof).
 Pure.
 """
 
@@ -24,9 +25,10 @@ SLOW = 1.1
 
 @dataclass(frozen=True)
 class PacedUnit:
-    """A unit with step times: its lease, first hour seen, context token, exact workload, and median step (s)."""
+    """A unit with step times: its lease, window, first hour seen, context token, exact workload, and median step (s)."""
 
     unit: str
+    window: int
     at_h: float
     context: str
     workload: str
@@ -47,8 +49,8 @@ def units_of(
             if one.timed and unit in contexts and unit in workloads and plan.first_hour <= at_h < plan.end_hour:
                 steps[unit, plan.position_at(at_h)].append((at_h, one.stepping_s / one.timed))
     return [
-        PacedUnit(unit, min(timed)[0], contexts[unit], workloads[unit], median(step_s for _, step_s in timed))
-        for (unit, _), timed in steps.items()
+        PacedUnit(unit, window, min(timed)[0], contexts[unit], workloads[unit], median(step_s for _, step_s in timed))
+        for (unit, window), timed in steps.items()
     ]
 
 
@@ -56,8 +58,8 @@ def speeds(units: Iterable[PacedUnit]) -> list[Observation]:
     """What watched units show, in order of workload and time."""
     found = []
     ordered: Sequence[PacedUnit] = sorted(units, key=lambda one: (one.workload, one.at_h, one.unit))
-    for _, of_workload in groupby(ordered, key=lambda one: one.workload):
-        for before, now in pairwise(of_workload):
+    for _, alike in groupby(ordered, key=lambda one: (one.workload, one.window)):
+        for before, now in pairwise(alike):
             if before.context != now.context and before.unit != now.unit:
                 pace = SLOW_PACE if now.step_s >= SLOW * before.step_s else USUAL_PACE
                 found.append(Observation(Subject.SPEED, now.unit, now.at_h, ((now.context, pace),)))

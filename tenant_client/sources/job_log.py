@@ -27,9 +27,22 @@ from tenant_client.sources.nccl_log import RANK_WORD, NcclLines
 from tenant_client.sources.prefixes import NCCL_LINE, LineOrigin, place, stamp
 from tenant_client.sources.reasons import REASONS, UNKNOWN, somebody_ended
 from tenant_client.sources.scanning import Gate, Line, Scanner, gate_of
-from tenant_client.sources.survival import CAUGHT, SURVIVED, WELL, LogLevel, Steps, begins_again, is_teardown, record
+from tenant_client.sources.survival import (
+    CAUGHT,
+    ENDED_BADLY,
+    GOES_ON,
+    SUMMED_UP,
+    SURVIVED,
+    WELL,
+    LogLevel,
+    Steps,
+    begins_again,
+    is_teardown,
+    part_of,
+    record,
+)
 from tenant_client.sources.torchrun import SOURCE as TORCHRUN, WORDS as TORCHRUN_WORDS, TorchrunLines
-from tenant_client.sources.tracebacks import Raised, Tracebacks
+from tenant_client.sources.tracebacks import IGNORED, Raised, Tracebacks
 
 SOURCE = "job_log"
 _TEXT = 400
@@ -48,11 +61,12 @@ _CLOSED = "RendezvousClosedError"  # of those who come to a group that another h
 _OF_AN_END = (UNKNOWN, ABORTED, "killed", "runtime_error")
 SEGFAULT = "segmentation_fault"
 DEVICE_LOST = "device_lost"
+PERMISSION = "permission_error"
+_OF_A_MISSING_FILE = (PERMISSION, "file_not_found_error", "import_error")  # what a denied file may lead to
 GENERAL = "runtime_error"
 _SAYS_LITTLE = (GENERAL, "shared_memory_full")  # that a segment was not made says not why
 _OWN_CRASH = re.compile(r"Caught signal|SIGSEGV received|Fatal Python error")
 _WRAPPED = re.compile(r"(?<=[\s(])((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception))(?:: |\(['\"])")
-_IGNORED = ("xception ignored in", "Error in atexit._run")
 _PROGRESS_WORDS = ("it/s", "s/it", "loss", "iteration")
 _COUNTED_WORDS = ("step", "upd", "batch")  # progress where a number follows
 _STOPPED = re.compile(r"CANCELLED AT \S+(?: DUE TO (TIME LIMIT|PREEMPTION))?|^TERM_[A-Z]+:")
@@ -64,11 +78,13 @@ _PROBES = frozenset({"KeyError", "AttributeError", "IndexError", "ImportError", 
 _TELLING = frozenset({"model_loading_error", "dataset_loading_error", "argument_error"})
 _QUIET = " NCCL INFO "
 _HEAD, _BANNER = 16 << 10, 3
-_DIGITS = re.compile(r"\d+")
+_CHANGES = re.compile(r"\d+|\b(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun|Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b")
 _LEAVES = frozenset({"peer_lost", "nccl_remote_error"})  # what those who stay say of one who has ended
 _OWN_SERVER = re.compile(r"//(?:localhost|127\.|0\.0\.0\.0|\[::1?\])")
 _NAMES_A_HOST = re.compile(r"host=|://|\('|\b[\w-]+\.[\w.-]+:\d")
 _PRINTING = ("__repr__", "__str__", "__format__")
+_IN_THREAD = "Exception in thread "  # Python's: the program itself goes on
+_OF_SLURM = re.compile(r"^(?:slurmstepd|slurmd|epilog)\b")
 _WORKER_LEFT = "exited unexpectedly"  # of a data loader; PyTorch gives no reason
 
 
@@ -95,7 +111,7 @@ def read(
 
 @cache
 def _words() -> tuple[str, ...]:
-    return (*table().words, *TORCHRUN_WORDS, RANK_WORD, _IGNORED[0])
+    return (*table().words, *TORCHRUN_WORDS, RANK_WORD, IGNORED[0])
 
 
 @cache
@@ -109,7 +125,7 @@ def _gate_and_progress() -> Gate:
 
 
 def _banner(head: bytes) -> list[str]:
-    """The first lines of a file, numbers aside, where none comes again before an error: each attempt has them."""
+    """The head of a file, numbers and days aside, where none comes again before an error: each attempt has it."""
     lines = [_masked(line) for line in head.decode("utf-8", "replace").splitlines()[:60] if line.strip()]
     before = lines[: next((at for at, line in enumerate(lines) if _ERROR_LOOKING.search(line)), len(lines))]
     first = before[:_BANNER]
@@ -118,15 +134,20 @@ def _banner(head: bytes) -> list[str]:
 
 
 def _masked(text: str) -> str:
-    return _DIGITS.sub("0", text.strip()[:_TEXT])
+    return _CHANGES.sub("0", " ".join(text[:_TEXT].split()))
 
 
 @dataclass
 class _Caught:
-    """Evidence that a logger reported below ERROR, the shape of its records, and the lines in which it lived on."""
+    """Evidence that a logger reported below ERROR, or as that of a part, and the lines in which the job lived on.
+
+    `shape` is that of the logger's records. So many as `needed` of them show that it lived on; of a part, any logger's.
+    """
 
     seen: Evidence
     shape: str
+    part: str = ""
+    needed: int = _ALIVE
     later: set[int] = field(default_factory=set)
 
 
@@ -145,7 +166,8 @@ class _Job:
         self._recent: deque[Line] = deque(maxlen=32)  # a chain of exceptions is complete only some lines later
         self._alive_at = self._failed_at = self._looked_at = 0
         self._stopped, self._stopped_at = "", 0
-        self._ignored, self._unlogged = -2, False
+        self._unlogged = False
+        self._in_threads: set[int] = set()  # lines of exceptions
         self._warned: deque[tuple[re.Pattern[str], Evidence]] = deque(maxlen=_MOST_WARNINGS)
         self._read: deque[str] = deque(maxlen=1024)  # of tracebacks
         self._attempts: deque[Evidence] = deque(maxlen=_MOST_WARNINGS)  # what ended the earlier ones
@@ -161,9 +183,7 @@ class _Job:
         return scanner.line() if self._looked_at < _MOST_LOOKED_AT else scanner.hit(_gate_and_progress())
 
     def take(self, line: Line, above: str = "") -> None:
-        if _IGNORED[0] in line.text or _IGNORED[1] in line.text:
-            self._ignored = line.number
-        part = self._tracebacks.feed(line.number, line.text, above, muted=0 <= line.number - self._ignored <= 1)
+        part = self._tracebacks.feed(line.number, line.text, above)
         for chain in self._tracebacks.finished():
             self._take_chain(chain)
         if part:
@@ -182,6 +202,7 @@ class _Job:
         self._keep_caught()
         if not self._failures():
             self._kept = {**self._kept, **self._earlier}
+        self._drop_probes()
         self._warned.extend(_lasting(self._earlier.values()))
         if not self._roots():
             self._keep_last_words()
@@ -214,6 +235,8 @@ class _Job:
         if self._stopped and not any(ended_itself(line.text) for line in tail):
             return
         tail = [line for line in tail if not self._stopped or line.number < self._stopped_at]
+        well = next((line.number for line in tail if _tells_well(line)), tail[-1].number if tail else 0)
+        tail = [line for line in tail if line.number <= well or not _OF_SLURM.search(line.text)]  # it clears up
         exceptions = last_words.raised(tail, self._read)
         one, cue = spokesman(exceptions) if exceptions else (None, None)
         if one is not None and cue is not None:
@@ -224,6 +247,16 @@ class _Job:
 
         if not any(one.reason not in (UNKNOWN, ABORTED) for one in self._roots()):
             self._keep_reported(tail)
+
+    def _drop_probes(self) -> None:
+        """Drops a file that a shell might not touch where the program came up all the same and raised another error."""
+        raised = (one for one in self._roots() if one.form is Form.TRACEBACK and one.reason not in _OF_A_MISSING_FILE)
+        last = max((one.line for one in raised), default=0)
+        self._kept = {
+            kind: seen
+            for kind, seen in self._kept.items()
+            if seen.reason != PERMISSION or seen.form is not Form.LINE or seen.line > last
+        }
 
     def _explain_vague(self) -> None:
         """Takes what the lines above an exception in general words say of a device, a host or the network."""
@@ -305,6 +338,8 @@ class _Job:
     def _take_chain(self, chain: Sequence[Raised]) -> None:
         raised, cue = spokesman(chain)
         seen = self._evidence(cue, raised.line, raised.text, raised.head, Form.TRACEBACK)
+        if _IN_THREAD in chain[0].below:
+            self._in_threads.add(raised.line)
         said = record(raised.head)  # of a logger that heads each line of the traceback
         if cue is None or (said and said.level is LogLevel.WARNING):
             self.leftover.suspicious.append(Line(raised.line, raised.text[:_TEXT]))
@@ -316,12 +351,14 @@ class _Job:
         said, introduced = record(head), record(below)
         if said is None and introduced is not None and (introduced.level is not LogLevel.INFO or CAUGHT.search(below)):
             said = introduced
-        caught = said is not None and said.level < LogLevel.ERROR and not self._after_stop(seen)
+        part, goes_on = (part_of(below), GOES_ON.search(below)) if introduced else ("", None)
+        below_error = said is not None and (said.level < LogLevel.ERROR or bool(part) or goes_on is not None)
+        caught = below_error and not self._after_stop(seen)
         self._unlogged |= said is None and (introduced is None or introduced.level < LogLevel.WARNING)
         if said is None or not caught or seen.source != SOURCE or somebody_ended(seen.reason) or not _is_failure(seen):
             self._keep(seen)
         elif len(self._caught) < _MOST_KINDS:
-            self._caught.append(_Caught(seen, said.shape))
+            self._caught.append(_Caught(seen, said.shape, part, 1 if goes_on else _ALIVE))
             self._fail(seen)
 
     def _evidence(self, cue: Cue | None, number: int, text: str, head: str, form: Form = Form.LINE) -> Evidence:
@@ -373,7 +410,7 @@ class _Job:
             return False
         self._alive += 1
         for caught in self._caught:
-            if len(caught.later) < _ALIVE and (said is None or said.shape == caught.shape):
+            if len(caught.later) < _ALIVE and (said is None or caught.part or said.shape == caught.shape):
                 caught.later.add(line.number)
         return True
 
@@ -381,7 +418,8 @@ class _Job:
         """Forgets the failures once there are so many steps after them."""
         failures = self._failures()
         before = bool(failures) and all(_kind(one) in self._survived for one in failures)
-        survived = self._steps.count >= (_SURVIVED_AGAIN if before else SURVIVED)
+        again = before or (bool(self._earlier) and not failures)
+        survived = self._steps.count >= (_SURVIVED_AGAIN if again else SURVIVED)
         survived |= self._alive >= _LIVED and bool(failures) and not self._unlogged
         if survived:
             self._survived.update(map(_kind, failures))
@@ -425,26 +463,47 @@ class _Job:
     def _end_well(self) -> None:
         """Forgets what came before the job said that it ended well, and what peers say of its end after that."""
         for line in self.leftover.tail:
-            if not WELL.search(line.text) or _ERROR_LOOKING.search(line.text):
-                continue
-            said = record(line.text)
-            if (said is not None and said.level < LogLevel.ERROR) or (self._alive and line.number > self._failed_at):
+            if self._says_well(line) or self._sums_up(line):
                 self._alive_at = self._lived_at = line.number
                 self._earlier.clear()
                 self._caught = [caught for caught in self._caught if caught.seen.line > line.number]
                 later = {kind: seen for kind, seen in self._kept.items() if seen.line > line.number}
                 self._kept = {kind: seen for kind, seen in later.items() if seen.reason not in _LEAVES}
 
+    def _says_well(self, line: Line) -> bool:
+        if not _tells_well(line):
+            return False
+        said = record(line.text)
+        if said is not None and said.level < LogLevel.ERROR:
+            return True
+        lines = {one.line for one in self._failures()}
+        return line.number > self._failed_at and (self._alive > 0 or (bool(lines) and lines <= self._in_threads))
+
+    def _sums_up(self, line: Line) -> bool:
+        """Whether this is what a program prints when its whole has ended with results, and nothing failed after it."""
+        if line.number <= self._failed_at or not SUMMED_UP.search(line.text):
+            return False
+        ended = any(ended_itself(one.text) for one in self._kept.values())
+        return not ended and not any(
+            ENDED_BADLY.search(one.text) for one in self.leftover.tail if one.number > line.number
+        )
+
     def _keep_caught(self) -> None:
-        """Of what was caught, keeps what may have ended the job all the same."""
+        """Of what was caught, keeps what may have ended the job all the same, and parts that a later failure names."""
         kept = [one for one in self._kept.values() if one.role is Role.ROOT]
         died = not kept and any(one.source == TORCHRUN or ended_itself(one.text) for one in self._kept.values())
         for caught in self._caught:
             later = [one for one in kept if one.line > caught.seen.line]
             verdict = self._stopped or any(one.source != SOURCE for one in later)
-            if died or (not verdict and len(caught.later) < _ALIVE and not (caught.later and later)):
+            told = caught.part and any(caught.part in one.text.lower() for one in later)
+            lived = len(caught.later) >= caught.needed or (caught.later and later)
+            if died or told or not (verdict or lived):
                 self._keep(caught.seen)
         self._caught.clear()
+
+
+def _tells_well(line: Line) -> bool:
+    return WELL.search(line.text) is not None and not _ERROR_LOOKING.search(line.text)
 
 
 def _lasting(earlier: Iterable[Evidence]) -> Iterator[tuple[re.Pattern[str], Evidence]]:

@@ -185,7 +185,8 @@ _LEVEL = re.compile(
     r"(?:^|(?<=[\s\[|(:]))(?P<upper>TRACE|DEBUG|INFO|NOTICE|SUCCESS|WARN(?:ING)?|ERROR|EXCEPTION|CRITICAL|FATAL)"
     r"(?=[\s\]|):,]|$)|\[(?P<lower>debug|info|warn(?:ing)?|error|exception|critical) *\]"
     r"|\b(?:level|lvl|severity)\"?[=:] ?\"?(?P<field>[A-Za-z]+)"
-    r"|(?:^|(?<=[:\] ]))(?P<glog>[DIWEF])(?=\d{4} \d\d:\d\d:\d\d)",
+    r"|(?:^|(?<=[:\] ]))(?P<glog>[DIWEF])(?=\d{4} \d\d:\d\d:\d\d)"
+    r"|(?<=\[)(?:NeMo )?(?P<letter>[DIWEF])(?= (?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d)",
     re.ASCII,
 )
 _LEVEL_WORDS = (
@@ -193,7 +194,7 @@ _LEVEL_WORDS = (
     *("[info", "[warn", "[error", "[debug", "[exception", "[critical", "evel", "lvl", "everity"),
 )
 _MAY_BE_RECORD = re.compile(alternation(_LEVEL_WORDS))
-_GLOG = re.compile(r"\W{0,4}[DIWEF]\d{4} ", re.ASCII)
+_LETTER = re.compile(r"\W{0,4}(?:[DIWEF]\d{4} |(?:NeMo )?[DIWEF] \d\d)", re.ASCII)
 _BEFORE_LEVEL = 100
 _ORIGIN = re.compile(r"^\[?(?:rank|default)?\d*\]?: ?|\([^()]{1,80}\) ?", re.ASCII)
 _SENTENCE = re.compile(r"[A-Za-z]{2,} [a-z]{2,}")
@@ -203,7 +204,7 @@ _CPP = re.compile(r"\.(?:cpp|cc|cxx|cu|h|hpp):\d+\]|\[[DIWEF]\d{4} ", re.ASCII)
 def record(text: str) -> Record | None:
     """The level and shape of a line that a logger of Python's wrote; None for all others."""
     head = _ORIGIN.sub("", text[:256], count=1)
-    if not _MAY_BE_RECORD.search(head) and not _GLOG.match(head):
+    if not _MAY_BE_RECORD.search(head) and not _LETTER.match(head):
         return None
     found = _LEVEL.search(head, 0, _BEFORE_LEVEL)
     if not found or _SENTENCE.search(head[: found.start()]) or NCCL_LINE.search(head) or _CPP.search(head):
@@ -225,18 +226,31 @@ def is_teardown(text: str) -> bool:
 
 WELL = re.compile(
     r"(?i)\b(?:train(?:ing|er)?|fit(?:ting)?|evaluation|all epochs)\b(?: \w+){0,2}(?: is| has| was)?(?: now)?"
-    r" (?:completed?|finished|done|succeeded)\b|\b(?:run|job|worker group|experiment|pipeline) (?:\S+ )?succeeded\b"
-    r"|\b(?:finished|completed|done|end of) (?:with )?(?:the )?train\w*\b|\ball done\b"
-    r"|\bsuccessfully (?:completed|finished)\b|\b(?:completed|finished|ended|done) successfully\b"
+    r" (?:completed?|finished|done|succeeded)\b"
+    r"|\b(?:execution|benchmark|tuning|sweep|(?:hyper)?parameter search|study|inference|generation|tokeni[sz]ation"
+    r"|pre-?processing|conversion)\b(?: (?:is|has|was))? (?:completed?|finished|done|succeeded)\b"
+    r"|\b(?:run|job|worker group|experiment|pipeline) (?:\S+ )?succeeded\b"
+    r"|\b(?:run|experiment|pipeline) (?:\S+ )?completed?\b(?! with)|^(?:done|finished|completed) in \d"
+    r"|\b(?:finished|completed|done|end of) (?:with )?(?:the )?train\w*\b|\ball (?:\w+ )?done\b"
+    r"|\bsuccessfully (?:completed|finished)\b|\b(?:completed|finished|ended|done|exits|exited) successfully\b"
     r"|\b(?:saved|saving|wrote|uploaded) (?:the )?final\b|\bfinal (?:model|checkpoint|weights) (?:was |is )?saved"
     r"|max_(?:epochs|steps)\W{0,2}=\W{0,2}\d+\W{0,2} reached|\bexit ?(?:code|status)\W{1,3}0\b|\bwith code 0\b"
 )
+# What a program that supervises parts (trials, requests), or a trainer, prints once: the whole has ended with results.
+SUMMED_UP = re.compile(
+    r"\bTrial status: (?:\d+ ERROR \| )?[1-9]\d* TERMINATED(?: \| \d+ ERROR)?\s*$"
+    r"|\bNumber of trials: \d+(?:/\d+)? \((?:\d+ ERROR, )?[1-9]\d* TERMINATED\)"
+    r"|(?i:\b(?:successful|succeeded|completed|finished) (?:requests|trials|prompts|queries)\W{1,60}[1-9])"
+    r"|(?i:^(?:.{0,60}[\]|:-] )?\W{0,4}(?:the )?best (?:trial|(?:hyper-?)?param\w*|config\w*)\b)"
+    r"|['\"]train_runtime['\"]: |^\*{3,} (?:train|eval) metrics \*{3,}"
+)
+ENDED_BADLY = re.compile(r"(?i)\bexit(?:s|ed)?(?: with)?(?: return)?(?: code| status)?\W{1,3}[1-9]")
 _AGAIN = re.compile(
     r"will restart worker group|restart_count=[1-9]"
     r"|(?i:\brestart(?:[_ ]?(?:count|number|attempt))?[ =:#]{1,3}[1-9]\d*\b"
     r"(?! ?(?:times?|s|secs?|seconds?|min\w*|workers?|process\w*|nodes?|ranks?|pods?|more)\b))"
     r"|(?i:^(?!.*\b(?:to|can|could|use|please|before|when|if|by|without) resum)(?:.*[\s\]:=])?"
-    r"resum(?:e|ed|ing)\b:? .*\b(?:from|at|checkpoint|step)\b)"
+    r"(?:resum(?:e|ed|ing)\b:? .*\b(?:from|at|checkpoint|step)\b|continu(?:ed|ing) training from\b))"
     r"|(?i:\b(?:restarting|relaunch\w*|resubmitt\w*|requeu(?:ed?|e?ing)|re-?running)\b(?! (?:in|after|is|may|not)\b))"
     r"|^(?:Exited with exit code \d|Successfully completed\.|Sender: LSF System)"
     r"|^\+{1,3} (?:\w+=\S* |exec |time |srun |env |timeout \S+ )*(?:\S*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed"
@@ -259,12 +273,24 @@ _AGAIN_WORDS = (
     "estart",
     "ESTART",
     "esum",
+    "ontinu",
 )
 _MAY_BEGIN = re.compile(alternation(_AGAIN_WORDS))
 CAUGHT = re.compile(
     r"(?i)\b(?:retr\w+|skip\w*|ignor\w*|fall\w*[ -]?back|caught|suppress\w*|continu\w*|could not|cannot|can't|unable"
     r"|failed|optional|disabl\w*|recover\w*|try\w* again|will be|went wrong)\b"
 )
+GOES_ON = re.compile(r"(?i)\b(?:retrying|skipp(?:ing|ed)|ignor(?:ing|ed)|will (?:be )?(?:retr\w+|skip\w*|ignore))\b")
+_PART = re.compile(
+    r"(?i)\b(trial|request|prompt|query|sample|example|row|item|record|document|image|url|episode|rollout)s?\b"
+)
+_PART_FAILED = re.compile(r"(?i)\b(?:fail\w*|errors?|errored|exception|reject\w*|invalid|bad|skip\w*|ignor\w*)\b")
+
+
+def part_of(text: str) -> str:
+    """The part that failed by this line of a program that goes on without it ("trial", "request", …), or ""."""
+    part = _PART.search(text) if _PART_FAILED.search(text) else None
+    return part[1].lower() if part else ""
 
 
 def begins_again(text: str) -> bool:

@@ -2,7 +2,8 @@
 
 A traceback is followed by what precedes its header on the line (`[rank3]: `, `node01: `, nothing), so that ranks with a
 label do not mix. Tracebacks that `During handling …` or `… direct cause` join form one chain, oldest first. Without a
-header a frame opens one: syntax errors have none. What never ends is dropped after `_PATIENCE` foreign lines. Where
+header a frame opens one: syntax errors have none. What never ends is dropped after `_PATIENCE` foreign lines. What
+Python says it ignored ends nothing: a part, and forgotten, with its traceback or without, however far below. Where
 PyTorch raises again what a worker or a replica raised (torch/_utils.py, ExceptionWrapper), the original's text stands
 in the place of the wrapper.
 """
@@ -11,6 +12,8 @@ import re
 from collections import deque
 from dataclasses import dataclass, field, replace
 
+IGNORED = ("xception ignored ", "Error in atexit._run")  # Python's words above what it ignored
+_IGNORED = re.compile(r"(?:Exception ignored (?:in|on|while|from)\b|Error in atexit\._run)")
 _PATIENCE = 60
 _CHAIN_GAP = 12
 _MOST_OPEN = 64
@@ -77,23 +80,32 @@ class _Open:
     wrapper: Raised | None = None
 
 
+@dataclass
+class _Ignored:
+    """How many exceptions Python said that it ignored and has not shown yet, and the lines since."""
+
+    count: int = 0
+    waiting: int = 0
+
+
 class Tracebacks:
     """Feed it lines in order; it hands back chains that are complete."""
 
     def __init__(self) -> None:
         self._open: dict[str, _Open] = {}
         self._done: list[tuple[Raised, ...]] = []
+        self._ignored: dict[str, _Ignored] = {}
         self._header = 0, ""
 
     @property
     def open(self) -> bool:
         """Whether further lines may belong to a traceback."""
-        return bool(self._open)
+        return bool(self._open or self._ignored)
 
-    def feed(self, number: int, text: str, below: str = "", *, muted: bool = False) -> bool:
+    def feed(self, number: int, text: str, below: str = "") -> bool:
         """Take a line, and for a header the line above; True where it was a part of a traceback.
 
-        A part says nothing by itself. A traceback whose header is muted is followed to its end and then forgotten.
+        A part says nothing by itself.
         """
         body = _TIME.sub("", text, count=1)
         if self._open or "Traceback (" in body or 'File "' in body:  # lines of one traceback may differ in their time
@@ -101,7 +113,11 @@ class Tracebacks:
         header = _HEADER.search(body) if "Traceback (m" in body else None
         if header and header.start() <= 120:
             self._header = number, text
-            self._begin(_prefix(body[: header.start()]), below, muted=muted, is_original=bool(header["original"]))
+            label = _prefix(body[: header.start()])
+            muted = self._take_ignored(label)
+            self._begin(label, below, muted=muted, is_original=bool(header["original"]))
+            return True
+        if (self._ignored or IGNORED[0] in body or IGNORED[1] in body) and self._is_ignored(body):
             return True
         prefix = max(filter(body.startswith, self._open), key=len, default=None)
         if prefix is not None:
@@ -112,6 +128,33 @@ class Tracebacks:
             self._begin(lone["prefix"], logged, muted=False)
             return self._continue(self._open[lone["prefix"]], number, text, body[len(lone["prefix"]) :])
         return False
+
+    def _is_ignored(self, body: str) -> bool:
+        """Whether a line says that Python ignored an exception, or is one that it ignored and that has no traceback."""
+        said = _IGNORED.search(body)
+        if said and said.start() <= 120:
+            self._ignored.setdefault(body[: said.start()], _Ignored()).count += 1
+            return True
+        above = max(filter(body.startswith, self._ignored), key=len, default=None)
+        if above is None:
+            return False
+        known = self._open.get(above)
+        if (known is None or known.ended) and is_exception(body[len(above) :]):
+            return self._take_ignored(above)
+        self._ignored[above].waiting += 1
+        if self._ignored[above].waiting > _PATIENCE:
+            del self._ignored[above]
+        return False
+
+    def _take_ignored(self, prefix: str) -> bool:
+        """Whether what begins here was ignored: as often as Python said so."""
+        ignored = self._ignored.get(prefix)
+        if ignored is None:
+            return False
+        ignored.count -= 1
+        if not ignored.count:
+            del self._ignored[prefix]
+        return True
 
     def finished(self) -> list[tuple[Raised, ...]]:
         """Chains completed since the last call, oldest exception first."""
@@ -169,7 +212,8 @@ class Tracebacks:
         one.waiting = 0
         if one.interleaved:
             one.interleaved -= 1
-            self._done.append((*one.chain, raised))
+            if not one.muted:
+                self._done.append((*one.chain, raised))
             one.chain = []
         else:
             one.ended, one.read_to = True, raised.line

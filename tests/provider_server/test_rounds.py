@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 from crypto.continual_counting import WEIGHT_ONE
+from provider_server.rounds.late import LateRound
 
 from crypto.codec import decode, encode
 from crypto.errors import BadSignature, CohortTooSmall, DecodeError, PeerFault
@@ -29,7 +30,6 @@ from federation.protocol.round_messages import (
     UnmaskRequest,
     UnmaskShare,
 )
-from provider_server.rounds.late import LateRound
 from provider_server.rounds.round import Grouping, Past, Round, is_broken, new_round, past_of
 from provider_server.store.round_store import TRANSITIONS, Answer, LostStep, RoundState, RoundStore
 from provider_server.store.store import Store

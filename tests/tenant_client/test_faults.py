@@ -125,11 +125,12 @@ def test_a_hang_that_its_owner_ends(tmp_path: Path) -> None:
     process = start(tmp_path / "home", torchrun("hang", tmp_path), options)
     assert process.stderr is not None
     for line in process.stderr:
-        if b"pharoah-tenant: hang: " in line:
+        if b"hang: " in line:  # the other kind of hang, where stacks were there at once
             process.send_signal(signal.SIGTERM)
     process.communicate()
     (attempt,) = attempts(tmp_path / "home")
-    assert (attempt.state, kinds(attempt)) == (AttemptState.STOPPED, {"hang"})
+    assert attempt.state == AttemptState.STOPPED
+    assert set() < kinds(attempt) <= {"hang", "non_communication_hang"}
     assert attempt.exit_code == process.returncode != 0
     assert (attempt.cause.reason, failures(tmp_path / "home")) == ("cancelled_stalled", [])
 

@@ -25,8 +25,8 @@ def speed_plan() -> Plan:
     return replace(plan, dimensions=(*plan.dimensions, *dimensions), marginals=marginals)
 
 
-def unit(number: int, context: str, step_s: float, workload: str = "w") -> PacedUnit:
-    return PacedUnit(f"lease {number}", float(number), context, workload, step_s)
+def unit(number: int, context: str, step_s: float, workload: str = "w", window: int = 0) -> PacedUnit:
+    return PacedUnit(f"lease {number}", window, float(number), context, workload, step_s)
 
 
 def counted(units: list[PacedUnit]) -> np.ndarray:
@@ -58,6 +58,15 @@ def test_the_bound_is_reached_by_a_unit_that_turns_the_word_about_the_next() -> 
     assert np.abs(moved).sum() == 3
 
 
+def test_a_unit_says_nothing_of_one_in_another_window() -> None:
+    before, after = unit(0, CONTEXTS[0], 1.0), unit(1, CONTEXTS[1], 1.3, window=1)
+    assert not counted([before, after]).any()
+    assert (
+        counted([before, after, unit(2, CONTEXTS[2], 1.6, window=1)])
+        == counted([after, unit(2, CONTEXTS[2], 1.6, window=1)])
+    ).all()
+
+
 def test_slow_is_ten_percent_more_than_on_the_context_before() -> None:
     assert counted([unit(0, CONTEXTS[0], 1.0), unit(1, CONTEXTS[1], 1.1)]).tolist() == [[0, 0], [1, 0], [0, 0]]
     assert counted([unit(0, CONTEXTS[0], 1.0), unit(1, CONTEXTS[1], 1.09)]).tolist() == [[0, 0], [0, 1], [0, 0]]
@@ -72,9 +81,9 @@ def test_units_come_from_slices_of_leases_that_are_known_in_windows_up_to_the_pl
     paces = {("u", 1): [*slices, *later, *outside], ("unknown", 1): slices}
     plan = small_plan(start_hour=336, end_hour=504, windows=(0, 168, 336, 504, 672))
     found = units_of(paces, {"u": "c"}, {"u": "exact"}, plan)
-    assert found == [PacedUnit("u", 0.0, "c", "exact", 2.0), PacedUnit("u", 168.0, "c", "exact", 5.0)]
+    assert found == [PacedUnit("u", 0, 0.0, "c", "exact", 2.0), PacedUnit("u", 1, 168.0, "c", "exact", 5.0)]
     longer = small_plan(end_hour=504, windows=(0, 504, 672))
-    assert units_of(paces, {"u": "c"}, {"u": "exact"}, longer) == [PacedUnit("u", 0.0, "c", "exact", 3.5)]
+    assert units_of(paces, {"u": "c"}, {"u": "exact"}, longer) == [PacedUnit("u", 0, 0.0, "c", "exact", 3.5)]
 
 
 def test_a_plan_cannot_count_speeds_or_votes_by_other_dimensions() -> None:
