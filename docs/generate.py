@@ -147,8 +147,6 @@ JSON: dict[str, Any] = {
     "pharoah-trustee deal": trustee.cli.Dealt,
     "pharoah-trustee combine": trustee.cli.Combined,
     "pharoah-trustee renew-mask-key": trustee.handover_verbs.RenewedMask,
-    "pharoah-trustee deposit": trustee.handover_verbs.Deposited,
-    "pharoah-trustee keep-deposit": list[trustee.handover_verbs.Deposited],
     "pharoah-trustee hand-over": trustee.handover_verbs.HandedOver,
     "pharoah-trustee take-over": trustee.handover_verbs.TakenOver,
     "pharoah-trustee enrol": trustee.cli.Joined,

@@ -139,7 +139,8 @@ def _summary_lines(summary: dict[str, Any]) -> list[str]:
     mismatch, hazard = summary["mismatch"], summary["hazard"]
     return [
         f"{summary['tenants']} tenants, {summary['job_weeks']} job-weeks, {counted_as(summary['rounds'], 'round')}"
-        f" at epsilon {summary['epsilon']:g} and delta {summary['delta']:g} per lease and window; {summary['seconds']:.1f} s",
+        f" at epsilon {summary['epsilon']:g} and delta {summary['delta']:g} per lease and window;"
+        f" {summary['seconds']:.1f} s",
         f"mismatched pairs:  AUROC {_number(mismatch['auroc'])},"
         f" average precision {_number(mismatch['average_precision'])}"
         f" (without privacy {_number(mismatch['auroc_without_privacy'])}"

@@ -21,8 +21,8 @@ from crypto.voprf import Proof
 from federation.protocol import (
     bundle,
     ceremony,
-    custody,
     directory,
+    endorsed,
     enrolment,
     evidence,
     invitation,
@@ -34,7 +34,7 @@ from federation.protocol import (
 )
 from federation.protocol.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
 from federation.protocol.directory import NOTHING_BEFORE, Chain, DirectoryEntry, Fork, Member, TrustChanged, next_entry
-from federation.protocol.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension, Series
+from federation.protocol.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
 from federation.protocol.round_messages import (
     Contribution,
     DirectoryUpdate,
@@ -72,7 +72,7 @@ MESSAGES: tuple[Any, ...] = tuple(
             masking,
             possession,
             seats,
-            custody,
+            endorsed,
         )
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Secret)
@@ -81,13 +81,12 @@ MESSAGES: tuple[Any, ...] = tuple(
 
 
 def a_plan() -> Plan:
-    """A small plan, the second round of a series."""
+    """A small plan, of the second window of its epoch."""
     dimensions = PlanDimension("workload", ("a", "b"), (7, 8)), PlanDimension("band", ("0",), ())
     marginal = Marginal("pairs", ("workload", "band"), (), 3.0)
     trustees = (MaskTrustee(1, MASK_KEY.public),)
-    start = RoundId(bytes(16)), Digest(bytes(32)), 0, 168, 336, dimensions, (0.0, 9.0), (marginal,)
-    series = Series(RoundId(bytes(16)), 0, tuple(range(1, 14)), 1)
-    return Plan(*start, 1, Mechanism.DISCRETE_GAUSSIAN, 1.0, 1e-8, 5, 10, 8, trustees, series)
+    start = RoundId(bytes(16)), Digest(bytes(32)), 0, 168, 336, (0, 168, 336), dimensions, (0.0, 9.0), (marginal,)
+    return Plan(*start, 1, Mechanism.DISCRETE_LAPLACE, 1.0, 0.0, 5, 10, 5, trustees)
 
 
 def a_member() -> Member:
@@ -118,10 +117,9 @@ def some_messages() -> list[Any]:
     owned = Ownership(member.tenant, 0, 0, 168, (token, Token(b"\1" * 16)))
     header = round_messages.ContributionHeader(member.tenant, round_id, named, 0, Nonce(bytes(16)), named)
     groups = ((KEY.sign(header),), (KEY.sign(replace(header, tenant=TenantId(b"\1" * 16))),))
-    late = (round_messages.LateContributions(KEY.sign(a_plan()), groups[0]),)
-    left_out, owners = (round_messages.GroupOfRound(0, 1),), (KEY.sign(owned),)
-    asked = UnmaskRequest(KEY.sign(a_plan()), groups, named, left_out, owners, late)
-    endorsed = Endorsement(1, round_id, named)
+    asked = UnmaskRequest(KEY.sign(a_plan()), groups, (KEY.sign(owned),))
+    told = endorsed.EndorsedSet.of(a_plan(), asked)
+    word = Endorsement(1, round_id, named, told.name)
     return [
         a_plan(),
         Contribution(KEY.sign(header), memoryview(bytes(16))),
@@ -133,8 +131,11 @@ def some_messages() -> list[Any]:
         LeaseGrants(member.tenant, (GrantedLease(LeaseId(bytes(16)), 0, 1.5, token, token, 4),)),
         owned,
         asked,
-        endorsed,
-        UnmaskCall(KEY.sign(asked), (KEY.sign(endorsed),)),
+        UnmaskRequest(KEY.sign(a_plan()), (), ()),
+        word,
+        told,
+        endorsed.EndedRounds((endorsed.EndedRound(told, (KEY.sign(word),)),)),
+        UnmaskCall(KEY.sign(asked), (KEY.sign(word),)),
         round_messages.UnmaskShare(1, round_id, named, (bytes(8), bytes(8))),
         RegistrationRequest(0, 0, 168),
         Receipt(Digest(bytes(32))),

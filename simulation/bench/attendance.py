@@ -8,8 +8,8 @@
 `found` the standard scenario at epsilon 1, learnt as in `simulation.bench.learning`, when each tenant answers each
         round with this probability, independently. Who was away counts the windows that it missed in its next answer;
         the provider's exposure follows. Means over clouds. Rows of the tables are those of everybody's leases. In one
-        cloud all attendances have the same noise but for its size, fresh for each cloud: AUROC differs by .02 from noise
-        to noise, and what is asked for is the difference that attendance makes.
+        cloud all attendances have the same noise but for its size, fresh for each cloud: AUROC differs by .02 from
+        noise to noise, and what is asked for is the difference that attendance makes.
 """
 
 import os

@@ -4,14 +4,15 @@ A life has an owner, a duration that the provider could see (a lease that ended)
 and a failure that only its owner knows. Nothing of the data reaches the provider's side but durations and the release.
 
 Two things differ from a real federation, and only these. Every contributor is honest and present, so the noise is
-exactly that of the stated epsilon. And a replay with several seeds asks for the same lives again and again, which a
-real tenant would refuse: its policy here allows as many plans as there are seeds.
+exactly that of the stated epsilon. And in a replay with several seeds the same lives are lived again and again, once in
+each window of one epoch.
 """
 
 import hashlib
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -21,6 +22,7 @@ from crypto.errors import PharoahError
 from crypto.ids import LeaseId
 from federation.protocol.life_table import LifeTable
 from federation.protocol.noise import Integers, NoiseSampler, SystemSampler
+from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.fleet.exposure import Slices
 from provider_server.fleet.leases import Lease
 from provider_server.network.grid_tenants import GridTenants
@@ -64,8 +66,12 @@ class Life:
     @property
     def failure(self) -> Failure | None:
         """What its owner journals."""
+        return self.failure_from(0)
+
+    def failure_from(self, start_hour: int) -> Failure | None:
+        """The same of a life that begins then."""
         age_h = self.hours if self.secret_hours is None else self.secret_hours
-        return None if self.reason is None else Failure(str(self.lease), age_h, age_h, self.reason)
+        return None if self.reason is None else Failure(str(self.lease), start_hour + age_h, age_h, self.reason)
 
 
 class Result(Protocol):
@@ -101,7 +107,7 @@ class InsecureSilence:
 
 
 class Replay:
-    """A federation whose tenants own `lives`, ready for as many rounds as `rounds` allows."""
+    """A federation whose tenants own `lives`, ready for so many `rounds`, each with a window of its own."""
 
     def __init__(
         self,
@@ -114,17 +120,24 @@ class Replay:
         rounds: int,
     ) -> None:
         owners = sorted({life.owner for life in lives})
-        everybody = replace(settings, cohort_minimum=len(owners), noise_shares=len(owners))
+        self._hours = int(np.ceil(max(life.hours for life in lives))) + 1
+        weeks = -(-rounds * self._hours // HOURS_PER_WEEK)
+        of_all = {"cohort_minimum": len(owners), "noise_shares": len(owners)}
+        everybody = replace(settings, **of_all, windows=(weeks,), weeks_per_epoch=weeks)
         self._public_levels = public_levels
         self._private = private
         sampler = SystemSampler() if private else InsecureSilence()
-        self._hours = int(np.ceil(max(life.hours for life in lives))) + 1
-        self._federation = _found(root, len(owners), everybody, rounds, self._hours, sampler)
+        self._starts = [number * self._hours for number in range(rounds + 1)]
+        self._federation = _found(root, len(owners), everybody, sampler)
         self._grid = LocalGrid({n: client_app(tenant.answer) for n, tenant in enumerate(self._federation.tenants)})
         self._settings = everybody
-        self.leases = _deal_out(self._federation, owners, lives)
+        self._windows = pairwise(self._starts)
+        self.leases = _deal_out(self._federation, owners, lives, 0)
         self.slices = Slices.of(self.leases, 0, self._hours, settings.band_edges_hours)
         self._federation.provider.record_leases(self.leases)
+        for number, start_hour in enumerate(self._starts[1:-1], 1):
+            again = [replace(life, unit=f"{life.unit} once more {number}") for life in lives]
+            self._federation.provider.record_leases(_deal_out(self._federation, owners, again, start_hour))
 
     def close(self) -> None:
         """Closes every database."""
@@ -136,10 +149,11 @@ class Replay:
         plan = make_plan(
             self._settings,
             provider.new_round_id(),
-            (0, self._hours),
+            next(self._windows),
             self.leases,
             provider.mask_trustees(),
             self._public_levels,
+            windows=tuple(self._starts),
             directory=provider.directory.head,
         )
         with local_task():
@@ -154,28 +168,28 @@ def _without_noise(table: LifeTable) -> LifeTable:
     return table.without_privacy(table.events)
 
 
-def _found(
-    root: Path, tenants: int, settings: PlanSettings, rounds: int, hours: int, sampler: NoiseSampler
-) -> Federation:
+def _found(root: Path, tenants: int, settings: PlanSettings, sampler: NoiseSampler) -> Federation:
     names = {name for spec in settings.marginals for name in spec.dimensions}
     policy = {
-        "epsilon_per_job_week": settings.epsilon * rounds * (1 + 1e-6),
+        "epsilon_per_window": settings.epsilon * (1 + 1e-6),
         "delta": settings.delta,
         "cohort_minimum": settings.cohort_minimum,
         "colluding_share": 0.0,
-        "window_hours_maximum": hours,
+        "window_hours_minimum": 1,
         "dimensions": tuple(sorted(names)),
     }
     return found(root, tenants, settings, policy, sampler)
 
 
-def _deal_out(federation: Federation, owners: Sequence[str], lives: Sequence[Life]) -> list[Lease]:
-    """Journals every life with its owner and returns what the provider knows of it."""
+def _deal_out(federation: Federation, owners: Sequence[str], lives: Sequence[Life], start_hour: int) -> list[Lease]:
+    """Journals every life with its owner and returns what the provider knows of it; all begin at that hour."""
     leases = []
     for owner, tenant in zip(owners, federation.tenants, strict=True):
         own = [life for life in lives if life.owner == owner]
-        units = [Unit(str(life.lease), 0.0, life.labels) for life in own]
-        failures = [life.failure for life in own if life.failure is not None]
+        units = [Unit(str(life.lease), float(start_hour), life.labels) for life in own]
+        failures = [failure for life in own if (failure := life.failure_from(start_hour)) is not None]
         tenant.journal.add(units, failures)
-        leases += [Lease(life.lease, tenant.id, 1, 0.0, life.hours, life.labels) for life in own]
+        leases += [
+            Lease(life.lease, tenant.id, 1, float(start_hour), start_hour + life.hours, life.labels) for life in own
+        ]
     return leases

@@ -123,6 +123,7 @@ def replay_titan(file: Path, epsilon: float | None, seeds: int) -> Iterator[Tita
         delta=DELTA,
         cohort_minimum=1,
         noise_shares=1,
+        mechanism=Mechanism.DISCRETE_GAUSSIAN,
         band_edges_hours=tuple(map(float, edges)),
         marginals=tuple(MarginalSpec(name, (name,), (), weight) for name, weight in WEIGHTS.items()),
     )

@@ -100,6 +100,7 @@ def settings(epsilon: float | None) -> PlanSettings:
         delta=DELTA,
         cohort_minimum=1,
         noise_shares=1,
+        mechanism=Mechanism.DISCRETE_GAUSSIAN,
         band_edges_hours=EDGES,
         marginals=(*deaths, MarginalSpec("band", ("band", "reason"), (), WEIGHTS["band"]), *exits),
     )

@@ -55,7 +55,7 @@ weeks_per_epoch = 4
 cohort_minimum = {cohort}
 noise_shares = 2
 """
-POLICY_TOML = "owners_minimum = 3\ncohort_minimum = {cohort}\ncolluding_share = 0.5\n"
+POLICY_TOML = "owners_minimum = 3\ncohort_minimum = {cohort}\ncolluding_share = 0.3\n"
 TENANT_TOML = "\n[node]\ntick_s = 0.25\nbusy_poll_s = 0.1\nidle_poll_s = 0.3\nheartbeat_s = 10.0\n"
 
 Say = Callable[[str], None]

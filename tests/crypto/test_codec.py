@@ -58,8 +58,8 @@ from federation.protocol import (
     anchors,
     bundle,
     ceremony,
-    custody,
     directory,
+    endorsed,
     enrolment,
     invitation,
     pass_messages,
@@ -89,14 +89,12 @@ from federation.protocol.enrolment import SEALED_BYTES
 from federation.protocol.evidence import LEVELS, Evidence, PairEvidence
 from federation.protocol.plan import (
     LARGEST_NOISE_SCALE,
-    LONGEST_HORIZON,
     Marginal,
     MaskTrustee,
     Mechanism,
     NoiseLayers,
     Plan,
     PlanDimension,
-    Series,
 )
 from federation.protocol.round_messages import Contribution, EvaluationRequest, Ownership, UnmaskRequest, UnmaskShare
 from federation.protocol.seats import Reseating, Seats, TrusteeRecord
@@ -121,7 +119,7 @@ MODULES = (
     masking,
     possession,
     seats_module,
-    custody,
+    endorsed,
     anchors,
     pass_messages,
 )
@@ -162,12 +160,9 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
         st.lists(st.binary(min_size=8, max_size=8), max_size=5).map(b"".join).map(memoryview)
     ),
     (UnmaskRequest, "groups"): lambda: groups(),
-    (UnmaskRequest, "late"): lambda: st.builds(late, TENANTS, st.booleans()),
-    (round_messages.LateContributions, "contributions"): lambda: TENANTS.map(lambda tenant: (a_header(tenant),)),
-    (Series, "openings"): lambda: st.sets(st.integers(1, LONGEST_HORIZON), min_size=1).map(
-        lambda weeks: tuple(sorted(weeks))
+    (endorsed.EndorsedSet, "tenants"): lambda: st.lists(TENANTS, max_size=3, unique=True).map(
+        lambda tenants: tuple(sorted(tenants))
     ),
-    (Series, "position"): lambda: st.just(0),
     (LeaseEnd, "number"): lambda: st.integers(1, INTEGER_END - 1),
     (Statement, "epsilon"): lambda: st.floats(0, exclude_min=True, allow_infinity=False),
     (Statement, "delta"): lambda: st.floats(0, 1, exclude_max=True),
@@ -210,18 +205,13 @@ def context_names() -> st.SearchStrategy[Any]:
 
 
 def groups() -> st.SearchStrategy[tuple[tuple[bytes, ...], ...]]:
-    """Of a request: one at least, nobody in two, in order within each."""
+    """Of a request: nobody in two, in order within each; none where a round is given up."""
     members = st.lists(TENANTS, max_size=5, unique=True)
-    return st.builds(dealt, members, st.integers(1, 3))
+    return st.builds(dealt, members, st.integers(0, 3))
 
 
 def dealt(members: list[TenantId], number: int) -> tuple[tuple[bytes, ...], ...]:
     return tuple(tuple(map(a_header, sorted(members[start::number]))) for start in range(number))
-
-
-def late(tenant: TenantId, is_none: bool) -> tuple[round_messages.LateContributions, ...]:  # noqa: FBT001
-    """Of a request: of one earlier round, or none."""
-    return () if is_none else (round_messages.LateContributions(b"plan", (a_header(tenant),)),)
 
 
 def a_header(tenant: TenantId) -> bytes:
@@ -431,15 +421,6 @@ def seats(draw: st.DrawFn) -> Seats:
 
 
 @st.composite
-def deposits(draw: st.DrawFn) -> custody.Deposit:
-    """At least one commitment, and shares of their length."""
-    committed = draw(st.lists(from_hint(EncodedElement), min_size=1, max_size=3))
-    sealed = draw(st.lists(st.binary(min_size=SEALED_BYTES, max_size=SEALED_BYTES), max_size=3))
-    own = draw(from_hint(VerifyKey)), draw(from_hint(MaskPublicKey))
-    return custody.Deposit(*own, tuple(committed), tuple(sealed))
-
-
-@st.composite
 def reseatings(draw: st.DrawFn) -> Reseating:
     """An entry with the trustees of some seats."""
     handovers = draw(st.lists(st.binary(max_size=40), max_size=3))
@@ -471,15 +452,14 @@ def plans(draw: st.DrawFn) -> Plan:
     mechanism = draw(st.sampled_from(Mechanism))
     noise_shares = draw(st.integers(1, 2**40))
     layers = st.builds(NoiseLayers, st.integers(noise_shares + 1, 2**41), st.integers(1, MOST_LAYERS))
-    start_hour = draw(st.integers(0, 2**40))
-    gaussian = mechanism is Mechanism.DISCRETE_GAUSSIAN
-    series = draw(st.none() | series_until(start_hour)) if gaussian else None
-    opens_hour = series.opens_hour if series else 0
+    windows = sorted(draw(st.sets(st.integers(0, 2**40), min_size=2, max_size=5)))
+    at = draw(st.integers(1, len(windows) - 1))
     free = {name: draw(from_hint(hint_of(Plan, name))) for name in ("round_id", "directory", "epoch", "owners_minimum")}
     return Plan(
         **free,
-        start_hour=start_hour,
-        end_hour=max(opens_hour, start_hour + draw(st.integers(1, 2**40))),
+        start_hour=windows[at - 1],
+        end_hour=windows[at],
+        windows=tuple(windows),
         dimensions=tuple(draw(plan_dimensions(name)) for name in names),
         band_edges_hours=tuple(sorted(draw(st.sets(SCALARS[float], min_size=2, max_size=4)))),
         marginals=tuple(
@@ -495,13 +475,8 @@ def plans(draw: st.DrawFn) -> Plan:
         cohort_minimum=noise_shares + draw(st.integers(0, 2**40)),
         noise_shares=noise_shares,
         trustees=tuple(draw(st.lists(valid(MaskTrustee), min_size=1, max_size=3, unique_by=lambda each: each.index))),
-        series=series,
         noise_layers=draw(st.none() | layers),
     )
-
-
-def series_until(hour: int) -> st.SearchStrategy[Series]:
-    return st.builds(replace, valid(Series), start_hour=st.integers(0, hour))
 
 
 @st.composite
@@ -527,7 +502,6 @@ COMPOSED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
     ceremony.Dealing: lambda: dealings(),
     ceremony.Committee: lambda: committees(),
     Seats: lambda: seats(),
-    custody.Deposit: lambda: deposits(),
     Reseating: lambda: reseatings(),
     pass_messages.PassKeys: lambda: pass_keys(),
     pass_messages.ContextPage: lambda: context_pages(),
@@ -548,8 +522,8 @@ def specimen(kind: Any) -> Any:
         dimensions = PlanDimension("workload", ("a", "b"), (7, 8)), PlanDimension("band", ("0",), ())
         (trustee,) = specimen_of(hint_of(Plan, "trustees"))
         return Plan(
-            specimen_of(RoundId), specimen_of(Digest), 1, 5, 840, dimensions, (0.0, 9.0), (marginal,), 1,
-            Mechanism.DISCRETE_GAUSSIAN, 1.0, 1e-8, 5, 10, 8, (trustee,), specimen(Series),
+            specimen_of(RoundId), specimen_of(Digest), 1, 5, 840, (5, 840), dimensions, (0.0, 9.0), (marginal,), 1,
+            Mechanism.DISCRETE_GAUSSIAN, 1.0, 1e-8, 5, 10, 8, (trustee,),
         )  # fmt: skip
     return kind(*(specimen_of(hint, (kind, name)) for name, hint in field_hints(kind)))
 
@@ -564,8 +538,6 @@ IN_RANGE: dict[tuple[type, str], Any] = {
     (PairEvidence, "lent"): bytes(LEVELS),
     (Evidence, "log_prior"): (2.5,) * LEVELS,
     (DirectoryEntry, "threshold"): 1,
-    (Series, "openings"): (1, 4),
-    (Series, "position"): 1,
     (TrusteeRecord, "index"): 1,
     (MismatchEntry, "probability_worse"): 0.5,
     (Statement, "delta"): 0.5,
@@ -575,7 +547,6 @@ IN_RANGE: dict[tuple[type, str], Any] = {
     (pass_messages.PassRequest, "elements"): _BATCH,
     (pass_messages.PassAnswer, "elements"): _BATCH,
     (ceremony.Dealing, "sealed"): (bytes(SEALED_BYTES),),
-    (custody.Deposit, "sealed"): (bytes(SEALED_BYTES),),
     (ceremony.Committee, "threshold"): 1,
     (ceremony.KeptShare, "secret"): bytes(32),
     (invitation.Invitation, "superlink"): ADDRESSES[0],
@@ -586,7 +557,6 @@ IN_RANGE: dict[tuple[type, str], Any] = {
     (Ownership, "start_hour"): 4,
     (round_messages.RegistrationRequest, "start_hour"): 4,
     (UnmaskRequest, "groups"): ((a_header(TenantId(bytes(16))),),),
-    (round_messages.LateContributions, "contributions"): (a_header(TenantId(bytes(16))),),
     (backup.ROWS["leases"], "contexts"): '{"context": "c"}',
     (backup.ROWS["leases"], "ladder"): "{}",
     (backup.ROWS["placements"], "node_names"): '["gpu-17"]',
@@ -1046,17 +1016,17 @@ def test_an_error_deep_in_a_message_never_shows_the_payload(kind: Any) -> None:
 
 def test_errors_name_places_in_lists() -> None:
     label, *values = tree_of(specimen(Plan))
-    values[5][1][1] = ["0", 7]
+    values[6][1][1] = ["0", 7]
     assert "Plan.dimensions[1].levels[1] must be str, got int" in refusal(Plan, msgpack.packb([label, *values]))
-    values[5][1][1] = ["0", Raw(b"\xa1\xff")]
+    values[6][1][1] = ["0", Raw(b"\xa1\xff")]
     assert "it is cut short, malformed, or not UTF-8" in refusal(Plan, pack_raw([label, *values]))
-    values[5][1][1] = ["0", "0"]
+    values[6][1][1] = ["0", "0"]
     assert "Plan.dimensions[1]: dimension 'band' needs levels, each once" in refusal(Plan, pack_raw([label, *values]))
-    values[5][1][0] = MARKER * 10
+    values[6][1][0] = MARKER * 10
     assert "Plan.dimensions[1]: the name of a dimension must be" in refusal(Plan, pack_raw([label, *values]))
 
 
 def test_a_name_outside_an_enumeration_is_answered_with_the_names_in_it() -> None:
     tree = tree_of(specimen(Plan))
-    tree[10] = "gaussian"
+    tree[11] = "gaussian"
     assert "Plan.mechanism must be one of discrete_gaussian, discrete_laplace" in refusal(Plan, pack_raw(tree))

@@ -35,18 +35,21 @@ def test_a_good_entry_is_followed_to_the_seats_that_it_says(good: dict[str, Any]
     assert found.head.hex() == good["head"]
     assert [trustee.verify_key.hex() for trustee in found.trustees] == good["verify_keys"]
     assert [trustee.share_key.hex() for trustee in found.trustees] == good["share_keys"]
-    assert [[seat, key.hex()] for seat, key in sorted(found.kept_mask_keys)] == good["kept_mask_keys"]
+    assert [trustee.mask_key.hex() for trustee in found.trustees] == good["mask_keys"]
+    assert [key.hex() for key in sorted(found.retired)] == good["retired"]
 
 
 def test_the_good_ones_differ_as_they_say() -> None:
-    before, renewed, kept, lost, later = VECTORS["good"]
-    assert later["kept_mask_keys"] == renewed["kept_mask_keys"] != []  # whoever joins ends no series
-    assert renewed["verify_keys"] == before["verify_keys"]
+    before, renewed, succeeded, masked, later = VECTORS["good"]
+    assert later["retired"] == renewed["retired"] == []
+    assert renewed["verify_keys"] == masked["verify_keys"] == before["verify_keys"]
     assert not set(renewed["share_keys"]) & set(before["share_keys"])
-    assert [one["verify_keys"][:-1] for one in (kept, lost)] == [before["verify_keys"][:-1]] * 2
-    assert before["verify_keys"][-1] not in kept["verify_keys"] + lost["verify_keys"]
-    assert [seat for seat, _ in kept["kept_mask_keys"]] == [1, 2, 3, 4, 5]
-    assert [seat for seat, _ in lost["kept_mask_keys"]] == [1, 2, 3, 4]
+    assert succeeded["verify_keys"][:-1] == before["verify_keys"][:-1]
+    assert before["verify_keys"][-1] not in succeeded["verify_keys"]
+    for changed in (succeeded, masked):
+        assert changed["retired"] == before["mask_keys"][-1:]
+        assert changed["mask_keys"][:-1] == before["mask_keys"][:-1]
+        assert before["mask_keys"][-1] not in changed["mask_keys"]
 
 
 @pytest.mark.parametrize("bad", VECTORS["bad"], ids=lambda bad: str(bad["comment"]))

@@ -6,9 +6,9 @@ from typer.testing import CliRunner
 
 from federation.protocol.causes import CAUSES, Domain
 from provider_server.analysis import mismatch
-from provider_server.learning import findings, verdicts
+from provider_server.learning import verdicts, witness
 from simulation.bench.attendance import InsecureRepeatable
-from simulation.bench.field import Bound, _found
+from simulation.bench.field import _found
 from simulation.bench.field_cells import CELLS, CORNERS, EVERY, MISREPORTED, RARE
 from simulation.bench.learning import live, retold, small, true_rates
 from simulation.cli import app
@@ -97,14 +97,14 @@ def test_what_is_assumed_is_not_what_is_planted() -> None:
         factor = float(scenario.mismatch_factor)
         assert scenario.mismatch_share != share
         assert effects.isdisjoint({factor, float(np.log(factor)), scenario.lease_frailty})
-        assert cell.misreported not in (verdicts.MISREPORTED, findings.UNREPORTED)
+        assert cell.misreported not in (verdicts.MISREPORTED, witness.UNREPORTED)
 
 
 @pytest.mark.nightly
 def test_pairs_expect_as_many_failures_as_there_were_and_rates_those_that_were_filed_elsewhere_too() -> None:
     cell = EVERY["misreported_20"]()
     year = live(cell.played(quick=True), 1)
-    found = _found(year, cell, 1, InsecureRepeatable(bytes(16)), Bound())
+    found = _found(year, cell, 1, InsecureRepeatable(bytes(16)))
     own = np.array([cause.domain is Domain.INFRASTRUCTURE for cause in CAUSES.values()])
     failed = own[year.cloud.failures.reason].sum()
     told = sum(pair.expected_failures * pair.risk_ratio for pair in found.pairs)

@@ -58,4 +58,4 @@ def test_dates_do_not_cut_a_run_into_more_epochs(name: str, start_week: int) -> 
     usual, length = settings_of(scenario).weeks_per_epoch, settings_of(scenario, start_week).weeks_per_epoch
     weeks = range(start_week, start_week + scenario.weeks)
     assert len({week // length for week in weeks}) <= -(-scenario.weeks // usual)
-    assert length >= usual == max(13, scenario.horizon_weeks)
+    assert length >= usual == scenario.windows[-1]

@@ -43,7 +43,8 @@ def life(number: int, hours: float, reason: str | None) -> Life:
 
 def a_plan(settings: PlanSettings, levels: dict[str, tuple[str, ...]]) -> Plan:
     trustees = [MaskTrustee(1, MaskKey(bytes(32)).public)]
-    return make_plan(settings, RoundId(bytes(16)), (0, math.ceil(HORIZON_H)), [], trustees, levels)
+    window = 0, math.ceil(HORIZON_H)
+    return make_plan(settings, RoundId(bytes(16)), window, [], trustees, levels, windows=window)
 
 
 def counts(plan: Plan, units: Sequence[Life]) -> tuple[Integers, ...]:

@@ -69,8 +69,8 @@ class Holders:
         dealt = [(self.holders[dealer - 1].signing, self.shares[dealer]) for dealer in dealers]
         return [succession.hand_over(*own, self.committee, cards, os.urandom) for own in dealt]
 
-    def handed_over(self, provider: Provider, holders: Sequence[Holder], dealers: Iterable[int]) -> "Holders":
-        """The dealers hand over to `holders`, and the provider tells it by an entry of the directory."""
+    def handed_over(self, holders: Sequence[Holder], dealers: Iterable[int]) -> tuple["Holders", list[bytes]]:
+        """The seats after the dealers hand over to `holders`, and their handovers."""
         cards = [holder.card for holder in holders]
         handovers = self.handovers(cards, dealers)
         after = succession.succeeded(self.committee, cards, handovers)
@@ -78,8 +78,12 @@ class Holders:
             succession.own_new_share(self.committee, cards, handovers, one.signing.public, one.sealing)
             for one in holders
         ]
-        provider.members.reseat(after.trustees, handovers)
-        return Holders(holders, {share.index: share for share in shares}, committee_of(provider.directory))
+        return Holders(holders, {share.index: share for share in shares}, after), handovers
+
+    def with_new_masks(self, seats: Iterable[int] = (3, 4, 5)) -> list[Holder]:
+        """The same holders, those of `seats` with mask keys that are new."""
+        new = {seat: MaskKey.generate(os.urandom) for seat in seats}
+        return [replace(one, mask=new.get(seat, one.mask)) for seat, one in enumerate(self.holders, 1)]
 
 
 def committee_of(directory: Directory) -> Committee:
@@ -87,21 +91,24 @@ def committee_of(directory: Directory) -> Committee:
 
 
 def succeed(of: Holders, provider: Provider, lost: int, dealers: Iterable[int] = (1, 3, 4)) -> Holders:
-    """A successor takes the seat of the one that is lost."""
-    return of.handed_over(provider, of.with_successor(lost, Holder.new()), dealers)
+    """A successor takes the seat of the one that is lost, and the provider tells it by an entry of the directory."""
+    after, handovers = of.handed_over(of.with_successor(lost, Holder.new()), dealers)
+    provider.members.reseat(after.committee.trustees, handovers)
+    return after
 
 
 def renew_mask_keys(of: Holders, federation: Federation, seats: Iterable[int] = (3, 4, 5)) -> Holders:
-    """The trustees of these seats make new mask keys, and all hand over: then they know the new directory.
-
-    Each is as after a restart with the keys to come, of which the ones before are erased as it follows.
-    """
-    new = {seat: MaskKey.generate(os.urandom) for seat in seats}
-    holders = [replace(one, mask=new.get(seat, one.mask)) for seat, one in enumerate(of.holders, 1)]
-    after = of.handed_over(federation.provider, holders, (1, 3, 5))
-    update = encode(DirectoryUpdate(federation.provider.members.chain.entries))
+    """The trustees of these seats make new mask keys, all hand over, and the trustees hear of the new directory."""
+    after, handovers = of.handed_over(of.with_new_masks(seats), (1, 3, 5))
+    federation.provider.members.reseat(after.committee.trustees, handovers)
     for trustee in federation.trustees:
-        trustee._renewed = after.shares[trustee.index]
-        trustee._mask_keys |= {key.public: key for key in [new.get(trustee.index)] if key}
-        trustee.follow(update)
+        hand_keys(trustee, after)
+        trustee.follow(encode(DirectoryUpdate(federation.provider.members.chain.entries)))
     return after
+
+
+def hand_keys(trustee: Trustee, after: Holders) -> None:
+    """A trustee is as after a restart with the keys to come."""
+    trustee._renewed = after.shares[trustee.index]
+    key = after.holders[trustee.index - 1].mask
+    trustee._mask_keys[key.public] = key

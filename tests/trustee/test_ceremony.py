@@ -706,7 +706,7 @@ def test_the_log_shows_conflicts_with_their_proof_and_warns(ceremony: Ceremony) 
     enrolled(ceremony)
     round_id, request = RoundId(b"r" * 16), encode(Signed(bytes(64), memoryview(b"a set")))
     with closing(trustee_home.open_trustee(ceremony.home(3), os.urandom, TrusteeLimits())) as trustee:
-        trustee._connection.execute("INSERT INTO endorsed VALUES (?, NULL, ?)", (bytes(round_id), request))
+        trustee._connection.execute("INSERT INTO endorsed VALUES (?, ?)", (bytes(round_id), request))
         trustee._connection.execute("INSERT INTO conflicts VALUES (?, ?)", (bytes(round_id), b"another set"))
     result = ceremony.call("log", "--home", ceremony.home(3), "--json", code=1)
     assert "two sets for one round" in result.stderr

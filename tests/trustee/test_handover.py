@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from crypto.threshold import KeyShare, TrusteeFault
 from federation.protocol.ceremony import CeremonyRefused, Committee, KeptShare, committee, deal, own_share
 from federation.protocol.directory import Chain, Fork, next_entry, reseating
 from federation.protocol.enrolment import SealingKey, TrusteeCard, card_list, open_trustee_card
-from federation.protocol.round_messages import DirectoryUpdate
+from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee
+from federation.protocol.round_messages import DirectoryUpdate, UnmaskRequest
 from federation.protocol.seats import Handover, Reseating, ReseatingRefused
 from federation.protocol.succession import hand_over, own_new_share, seated, succeeded
 from provider_server import cli as provider_cli
@@ -31,7 +32,7 @@ from tenant_client.records.database import open_database
 from tenant_client.rounds.tokens import TokenSource
 from tenant_client.workload.descriptor import rungs
 from tests.support.changing import replace
-from tests.support.factories import a_descriptor
+from tests.support.factories import a_descriptor, a_plan
 from trustee import home as trustee_home
 from trustee.cli import app
 from trustee.trustee import Trustee, TrusteeLimits
@@ -211,6 +212,22 @@ def test_share_keys_are_those_that_were_handed_over() -> None:
             chain.extended([PROVIDER.sign(reseating(chain.directory, records, handovers))])
     with pytest.raises(ReseatingRefused, match="4 seats would take the place of 5"):
         chain.extended([PROVIDER.sign(reseating(chain.directory, after.committee.trustees[:4], handovers))])
+
+
+def test_a_mask_key_that_was_replaced_takes_no_seat_again() -> None:
+    """The provider replays an old card of a trustee whose old mask key it got hold of; the others hand over to it."""
+    first = founded()
+    fresh = replace(first.parties[4], mask=MaskKey(os.urandom(32)))
+    second, handed = succeed(first, seat_5=fresh)
+    third, handed_again = succeed(second, seat_5=first.parties[4])
+    chain = begun(first.committee)
+    chain = chain.extended([entry_of(chain, second.committee, handed)])
+    assert chain.directory.retired == {first.parties[4].mask.public}
+    with pytest.raises(ReseatingRefused, match=r"brings back mask keys that trustees \[5\] had before"):
+        chain.extended([entry_of(chain, third.committee, handed_again)])
+    fourth, handed_on = succeed(second, seat_5=replace(fresh, mask=MaskKey(os.urandom(32))))
+    chain = chain.extended([entry_of(chain, fourth.committee, handed_on)])
+    assert chain.directory.retired == {first.parties[4].mask.public, fresh.mask.public}
 
 
 def test_a_successor_whose_mask_key_is_anothers_takes_no_seat() -> None:
@@ -417,29 +434,19 @@ def test_a_lost_trustee_is_replaced_by_files(files: Files) -> None:
     folders = sorted(range(N), key=lambda number: seat_of(files, number))
     lost, stay = folders[-1], folders[:-1]
     before = decode(Committee, (files.home(lost) / "committee").read_bytes())
-    cards = [files.home(number) / "trustee.card" for number in range(N)]
-    deposit = files.folder / "5.deposit"
-    called(app, "deposit", *cards, "--home", files.home(lost), "--out", deposit)
-    called(app, "deposit", *cards, "--home", files.home(stay[0]), "--out", files.folder / "no", code=2)
-    for number in stay:
-        (kept,) = json.loads(called(app, "keep-deposit", deposit, "--home", files.home(number), "--json"))
-        assert (kept["index"], Path(kept["deposit"]).parent) == (N, files.home(number) / "deposits")
-    mask_key = trustee_home.mask_key(files.home(lost))
+    gone = before.trustees[-1].mask_key
 
     called(app, "init", "--home", files.home("new"), "--address", "localhost:7199")
     cards = [files.home(name) / "trustee.card" for name in (*stay, "new")]
     handovers = files.hand_over(stay[:3], cards)
     old_committee = "--committee", files.home(stay[0]) / "committee"
-    successor = [*cards, *handovers, deposit, "--home", files.home("new"), *old_committee, "--json"]
+    successor = [*cards, *handovers, "--home", files.home("new"), *old_committee, "--json"]
     shown = json.loads(called(app, "take-over", *successor))
-    assert shown["mask_key_recovered"]
-    (recovered,) = trustee_home.other_mask_keys(files.home("new"))
-    assert recovered.public == mask_key.public
     fingerprints = {shown["fingerprint"]}
     for number in stay:
         said = json.loads(called(app, "take-over", *cards, *handovers, "--home", files.home(number), "--json"))
         fingerprints.add(said["fingerprint"])
-        assert (Path(said["committee"]).name, said["mask_key_recovered"]) == ("next.committee", False)
+        assert Path(said["committee"]).name == "next.committee"
     assert len(fingerprints) == 1
     old = {number: (files.home(number) / "share.key").read_bytes() for number in stay}
     with closing(trustee_home.open_trustee(files.home(stay[0]), os.urandom, TrusteeLimits())) as waiting:
@@ -457,41 +464,89 @@ def test_a_lost_trustee_is_replaced_by_files(files: Files) -> None:
         assert not (home / "next.committee").exists()
         with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
             assert trustee.chain.directory.group_key == before.group_key
-            assert (N, mask_key.public) in trustee.chain.directory.kept_mask_keys
+            assert trustee.chain.directory.retired == {gone}
         stored = [path.read_bytes() for path in home.rglob("*") if path.is_file()]
         assert not any(share in data for share in old.values() for data in stored), "the old share is erased"
     with closing(trustee_home.open_trustee(files.home("new"), os.urandom, TrusteeLimits())) as trustee:
-        assert trustee.holds_former
-    assert [file for number in stay for file in (files.home(number) / "deposits").iterdir()] == []
+        assert trustee.has_mask_key
     again = files.hand_over([*stay[:2], "new"], cards)  # and nothing of all this is in the way of the next handover
     called(app, "take-over", *cards, *again, "--home", files.home(stay[3]))
 
 
-@pytest.mark.nightly
-def test_a_mask_key_is_renewed_by_files(files: Files) -> None:
-    home = files.home(2)
-    old, card = trustee_home.mask_key(home), home / "trustee.card"
-    called(app, "renew-mask-key", "--home", home)
-    called(app, "renew-mask-key", "--home", home, code=2)
-    assert trustee_home.mask_key(home).public == old.public
-    assert open_trustee_card(card.read_bytes()).mask_key != old.public
-    cards = [files.home(number) / "trustee.card" for number in range(N)]
+def renew(files: Files, number: int) -> None:
+    """A trustee makes a new mask key, and all hand over with its new card."""
+    called(app, "renew-mask-key", "--home", files.home(number))
+    cards = [files.home(other) / "trustee.card" for other in range(N)]
     handovers = files.hand_over((0, 1, 2), cards)
-    for number in range(N):
-        called(app, "take-over", *cards, *handovers, "--home", files.home(number))
-    with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
-        assert len(trustee._mask_keys) == 2  # the one to come is there
-        assert not trustee.holds_former
-    new_committee = "--committee", home / "next.committee"
+    for other in range(N):
+        called(app, "take-over", *cards, *handovers, "--home", files.home(other))
+    new_committee = "--committee", files.home(number) / "next.committee"
     called(provider_cli.app, "reseat", *handovers, *new_committee, "--home", files.folder / "provider")
     files.enrol(range(N))
-    assert trustee_home.mask_key(home).public == open_trustee_card(card.read_bytes()).mask_key
+
+
+def stored(home: Path) -> list[bytes]:
+    return [path.read_bytes() for path in home.rglob("*") if path.is_file()]
+
+
+@pytest.mark.nightly
+def test_a_mask_key_is_renewed_by_files_and_the_one_before_is_erased(files: Files) -> None:
+    home = files.home(2)
+    old, card = (home / "mask.key").read_bytes(), home / "trustee.card"
+    called(app, "renew-mask-key", "--home", home)
+    called(app, "renew-mask-key", "--home", home, code=2)
+    assert (home / "mask.key").read_bytes() == old
+    assert open_trustee_card(card.read_bytes()).mask_key != MaskKey(old).public
+    with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
+        assert len(trustee._mask_keys) == 2  # the one to come is there
+    (home / "next.mask").unlink()
+    renew(files, 2)
+    new = MaskKey((home / "mask.key").read_bytes())
+    assert new.public == open_trustee_card(card.read_bytes()).mask_key
+    assert not any(old in data for data in stored(home))
     assert not (home / "next.mask").exists()
     with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
-        assert trustee.holds_former
-        assert set(trustee._mask_keys) == {old.public, trustee_home.mask_key(home).public}
-    assert not (files.home(1) / "former.key").exists()
-    assert (home / "former.key").exists()
+        assert trustee._mask_keys.keys() == {new.public}
+        assert trustee.chain.directory.retired == {MaskKey(old).public}
+
+
+@pytest.mark.nightly
+def test_a_server_that_goes_on_without_a_restart_erases_the_old_mask_key_and_never_the_new(files: Files) -> None:
+    home = files.home(2)
+    old = (home / "mask.key").read_bytes()
+    with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as serving:
+        renew(files, 2)
+        with closing(trustee_home.open_trustee(files.home(0), os.urandom, TrusteeLimits())) as told:
+            serving.follow(encode(DirectoryUpdate(told.chain.entries)))
+        trustee_home.settle(home, serving.chain.directory)
+        trustee_home.erase_spent(home, serving)
+        assert not serving.has_mask_key  # it has not read the new one
+    assert (home / "mask.key").read_bytes() != old
+    with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as again:
+        assert again.has_mask_key
+
+
+@pytest.mark.nightly
+def test_a_mask_key_is_erased_after_its_epoch_and_a_new_one_takes_its_place(files: Files) -> None:
+    home, provider = files.home(2), SigningKey((files.folder / "provider" / "signing.key").read_bytes())
+    old = (home / "mask.key").read_bytes()
+    with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
+        directory = trustee.chain.directory
+        weeks = directory.weeks_per_epoch
+        masking = tuple(MaskTrustee(one.index, one.mask_key) for one in directory.trustees)
+        own = {"directory": directory.head, "trustees": masking, "windows": (0, HOURS_PER_WEEK * weeks)}
+        plan = replace(a_plan(), end_hour=HOURS_PER_WEEK * weeks, **own)
+        trustee.endorse(provider.sign(UnmaskRequest(provider.sign(plan), (), ())))
+    for hour, is_there in ((2 * plan.end_hour - 1, True), (2 * plan.end_hour, False)):
+        limits = TrusteeLimits(now_hour=partial(float, hour))
+        with closing(trustee_home.open_trustee(home, os.urandom, limits)) as trustee:
+            assert trustee.has_mask_key == is_there
+        assert any(old in data for data in stored(home)) == is_there
+    found = json.loads(called(app, "status", "--home", home, "--json", code=1))
+    assert any("renew-mask-key" in one for one in found["attention"])
+    renew(files, 2)
+    with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
+        assert trustee.has_mask_key
 
 
 @pytest.mark.nightly

@@ -325,7 +325,7 @@ def attendance() -> Document:
             {
                 "smallest_group": size,
                 "honest": plan.honest(size),
-                "words": _words(open_groups(plan, [], [words], size)[0]),
+                "words": _words(open_groups(plan, [words], size)[0]),
             }
             for size in (5, 6, 10, 19, 20, 30)
         ],

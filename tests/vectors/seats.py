@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from crypto.ids import Digest, EncodedElement
 from crypto.masking import MaskKey
-from crypto.resharing import reshare, reshared_key
+from crypto.resharing import combine_reshared, reshare, reshared_key
 from crypto.ristretto import Element, mul_base
 from crypto.signing import SigningKey, reopened
 from crypto.threshold import Dealing, GroupKey, KeyShare, deal
 from federation.protocol.directory import NOTHING_BEFORE, Chain, Directory, DirectoryEntry, next_entry, reseating
-from federation.protocol.seats import Handover, Reseating, ReturnedShare, Seats, TrusteeRecord
+from federation.protocol.seats import Handover, Reseating, Seats, TrusteeRecord
 from tests.support.changing import replace
 
 Stream = Callable[[int], bytes]
@@ -55,12 +55,15 @@ class Change:
         records = (holder.record(share_key) for holder, share_key in zip(holders, old, strict=True))
         return cls(before, holders, Seats(tuple(records)))
 
-    def handover(self, dealer: Holder, stream: Stream, returned: tuple[ReturnedShare, ...] = ()) -> Handover:
+    def handover(self, dealer: Holder, stream: Stream) -> Handover:
         """What a holder of before hands over."""
-        dealt = reshare(self.key, dealer.share, stream)
+        return self.sealed(dealer, reshare(self.key, dealer.share, stream), stream)
+
+    def sealed(self, dealer: Holder, dealt: Dealing, stream: Stream) -> Handover:
+        """The same, of this dealing."""
         names = Seats(self.before.trustees).name, self.seats.name
         sealed = tuple(stream(80) for _ in dealt.shares)
-        return Handover(dealer.share.index, *names, _encoded(dealt.commitments), sealed, returned)
+        return Handover(dealer.share.index, *names, _encoded(dealt.commitments), sealed)
 
     @property
     def key(self) -> GroupKey:
@@ -75,7 +78,7 @@ class Change:
 
 
 def reseatings(stream: Stream) -> dict[str, object]:
-    """Shares are renewed, one seat changes hands with its mask key and one without it; and what must be refused."""
+    """Shares are renewed, one seat changes hands, a mask key is renewed; and what must be refused."""
     provider = SigningKey(stream(32))
     dealing = deal(THRESHOLD, TRUSTEES, stream)
     holders = [Holder.new(stream, KeyShare(seat, share)) for seat, share in enumerate(dealing.shares, 1)]
@@ -87,12 +90,15 @@ def reseatings(stream: Stream) -> dict[str, object]:
     renewed = chain.extended([provider.sign(renewal.entry(handed))])
     replayed = replace(renewal.entry(handed), number=2, previous=renewed.directory.head)
     successor = Holder.new(stream, holders[SEAT - 1].share)
-    kept, lost = (_succession(chain, holders, successor, stream, is_kept=is_kept) for is_kept in (True, False))
+    succeeded, _ = _changed(chain, provider, holders[:THRESHOLD], [*holders[:-1], successor], stream)
+    fresh = [*holders[:-1], replace(holders[-1], mask=MaskKey(stream(32)))]
+    masked, after = _changed(chain, provider, holders[:THRESHOLD], fresh, stream)
+    back = _retired(masked, after, replace(after[-1], mask=holders[-1].mask), stream)
     good = {
         "nobody hands over yet": chain,
         "shares are renewed": renewed,
-        "a successor with the mask key of the one before it": chain.extended([provider.sign(kept)]),
-        "a successor without it": chain.extended([provider.sign(lost)]),
+        "a successor": succeeded,
+        "a mask key is renewed": masked,
         "an entry of members after it": renewed.extended([provider.sign(next_entry(renewed.directory))]),
     }
     return {
@@ -103,6 +109,7 @@ def reseatings(stream: Stream) -> dict[str, object]:
         "bad": [
             *bad,
             _case("the handovers of the renewal before", "PeerFault", provider, replayed, renewed.entries[1:]),
+            _case("a mask key that was replaced before", "ReseatingRefused", provider, back, masked.entries[1:]),
         ],
     }
 
@@ -113,15 +120,26 @@ def _founding(provider: SigningKey, dealing: Dealing, holders: Sequence[Holder])
     return DirectoryEntry(0, NOTHING_BEFORE, *settled, (), ())
 
 
-def _succession(
-    chain: Chain, holders: Sequence[Holder], successor: Holder, stream: Stream, *, is_kept: bool
-) -> Reseating:
-    """The last seat changes hands; the shares of its mask key come back from all dealers, or from one too few."""
-    change = Change.to(chain.directory, [*holders[:-1], successor])
-    handed = []
-    for at, holder in enumerate(holders[:THRESHOLD]):
-        returned = (ReturnedShare(SEAT, stream(80)),) if at or is_kept else ()
-        handed.append(holder.signing.sign(change.handover(holder, stream, returned)))
+def _changed(
+    chain: Chain, provider: SigningKey, dealers: Sequence[Holder], holders: Sequence[Holder], stream: Stream
+) -> tuple[Chain, list[Holder]]:
+    """The chain after holders of before hand over to `holders`, who then have their new shares."""
+    change = Change.to(chain.directory, holders)
+    dealt = {dealer.share.index: reshare(change.key, dealer.share, stream) for dealer in dealers}
+    committed = {index: dealing.commitments for index, dealing in dealt.items()}
+    handed = [dealer.signing.sign(change.sealed(dealer, dealt[dealer.share.index], stream)) for dealer in dealers]
+    shares = [
+        combine_reshared(change.key, seat, {index: one.shares[seat - 1] for index, one in dealt.items()}, committed)
+        for seat in range(1, TRUSTEES + 1)
+    ]
+    after = [replace(holder, share=share) for holder, share in zip(holders, shares, strict=True)]
+    return chain.extended([provider.sign(change.entry(handed))]), after
+
+
+def _retired(chain: Chain, holders: Sequence[Holder], old: Holder, stream: Stream) -> Reseating:
+    """All hand over to a card of the last trustee from before its mask key was renewed."""
+    change = Change.to(chain.directory, [*holders[:-1], old])
+    handed = [holder.signing.sign(change.handover(holder, stream)) for holder in holders[:THRESHOLD]]
     return change.entry(handed)
 
 
@@ -214,7 +232,8 @@ def _shown(chain: Chain) -> dict[str, object]:
         "head": directory.head.hex(),
         "verify_keys": [trustee.verify_key.hex() for trustee in directory.trustees],
         "share_keys": [trustee.share_key.hex() for trustee in directory.trustees],
-        "kept_mask_keys": [[seat, key.hex()] for seat, key in sorted(directory.kept_mask_keys)],
+        "mask_keys": [trustee.mask_key.hex() for trustee in directory.trustees],
+        "retired": [key.hex() for key in sorted(directory.retired)],
     }
 
 
