@@ -334,6 +334,28 @@ def _members(reader: CappedReader, limits: ReadLimits, layers: int) -> Iterator[
 # ---- lines -----------------------------------------------------------------------------------------------------------
 
 
+class _Joined:
+    """Lines as a file."""
+
+    def __init__(self, own: Iterator[bytes]) -> None:
+        self._own, self._rest = own, b""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes, fewer only at the end."""
+        parts, length = [self._rest], len(self._rest)
+        while length < size and (line := next(self._own, None)) is not None:
+            parts.append(line + b"\n")
+            length += len(line) + 1
+        whole = b"".join(parts)
+        self._rest = whole[size:]
+        return whole[:size]
+
+
+def joined(own: Iterator[bytes], reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> CappedReader:
+    """What was made of the lines of an input, as an input of that name; each line without its end."""
+    return CappedReader(_Joined(own), reader.file, limits.total_bytes)
+
+
 def lines(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[tuple[int, bytes]]:
     """Numbered lines without their ends, counted from 1; a line beyond the cap is cut, never refused."""
     number, kept, too_long = 0, b"", False
