@@ -1,6 +1,6 @@
 """Links of a network that went down and came up again within seconds: a job survives that, as at a boot.
 
->>> [line for line in lasting([b"[ 5.0] ice 0000:31:00.0 eth2: NIC Link is Down", b"[ 9.1] ice 0000:31:00.0 eth2: NIC Link is up"])]
+>>> list(lasting([b"[ 5.0] ice 0000:31:00.0 eth2: NIC Link is Down", b"[ 9.1] ice 0000:31:00.0 eth2: NIC Link is up"]))
 [b'', b'[ 9.1] ice 0000:31:00.0 eth2: NIC Link is up']
 
 A link is known by its driver, bus address, name and port, and by its host. Lines stay as they are, in their order and
