@@ -43,8 +43,8 @@ class FabricError(PharoahError):
     """A file about the fabric that cannot be read."""
 
     default_hint = (
-        "pass what `ibnetdiscover` or `scontrol show topology` prints, topology.conf, or `lldpctl -f json > NODE.json` of"
-        " each node; see docs/paths.md"
+        "pass what `ibnetdiscover` or `scontrol show topology` prints, topology.conf, or `lldpctl -f json > NODE.json`"
+        " of each node; see docs/paths.md"
     )
 
 
