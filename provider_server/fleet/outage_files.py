@@ -83,7 +83,7 @@ _LESS = tuple(
         ),
         (r"# To edit this file start with a cluster line", "what `sacctmgr dump` writes: accounts, no events", EVENTS),
         (
-            r"\s*(?:\w{3} \w{3} +\d+ [\d:]{8} \d{4}\s+)?(?:PARTITION\s+AVAIL|NODELIST\s+NODES)\b",
+            r"\s*(?:\w{3} \w{3} +\d+ [\d:]{8} \d{4}\s+)?(?:PARTITION\s+AVAIL|NODELIST\s+NODES|REASON\s+NODELIST)\b",
             "what `sinfo` prints, without times",
             "sinfo -R",
         ),

@@ -236,6 +236,8 @@ class _Builder:
             self._trace.graph_launches += 1
         elif name in _GRAPH_CAPTURES:
             self._trace.graph_captures = True
+        elif not category and b'"hlo_' in bytes(event.args):
+            self._trace.is_of_xla = True
         elif not category:
             self._add_on_ascend(event, name)
 

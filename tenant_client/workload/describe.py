@@ -142,6 +142,8 @@ def _nothing(traces: Sequence[Trace]) -> NothingToDescribe:
     """Why there is nothing to describe; of kernels alone what they tell, and how to record what called them."""
     files = ", ".join(trace.file for trace in traces) or "no input"
     kernels = sum((trace.kernels for trace in traces), Counter[str]())
+    if any(trace.is_of_xla for trace in traces):
+        return NothingToDescribe(f"no operator of PyTorch in {files}, a trace of XLA (JAX, TensorFlow)")
     if not kernels:
         return NothingToDescribe(f"no operator in {files}")
     families = ", ".join(sorted(set(map(kernel_family, kernels))))

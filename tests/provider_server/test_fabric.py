@@ -222,6 +222,8 @@ def test_what_is_no_file_about_a_fabric_is_left_out_beside_others_and_refused_al
         ),
         ('0x0002c90200404ad8 "SwitchX -  Mellanox Technologies"      4    3[  ] ==( 4X 25.78 Gbps', "`iblinkinfo`"),
         ("How these were made: 1 == 1\n", "is text: neither"),
+        ("{ SW Ports:29 SystemGUID:0c42a103004d0000 }\n", "`ibdiagnet` writes"),
+        ("# ours\n- topology: topo1\n  tree:\n    switches:\n", "Slurm's topology.yaml"),
     ],
 )
 def test_what_other_tools_of_a_fabric_write_is_named(text: str, form: str, tmp_path: Path) -> None:

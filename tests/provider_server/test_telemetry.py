@@ -525,6 +525,19 @@ def test_a_saved_answer_of_prometheus_is_read_as_the_table_of_its_samples(tmp_pa
     assert means == {"n1": 319.5, "n2": 319.5}
 
 
+def test_an_export_of_victoria_metrics_is_read_as_the_table_of_its_samples(tmp_path: Path) -> None:
+    times = [int(1000 * START_S) + 15_000 * n for n in range(240)]
+    lines = [
+        {"metric": labels(POWER, Hostname=node), "values": [200 + n for n in range(240)], "timestamps": times}
+        for node in ("n1", "n2")
+    ]
+    (tmp_path / "export.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    book = a_book()
+    hours = list(summarise(FileSource([tmp_path / "export.jsonl"]), book, window(3)))
+    assert (quality(book).read, quality(book).used) == (480, 480)
+    assert hours[0].rows.filter(pl.col("metric") == "power")["mean"].to_list() == [319.5, 319.5]
+
+
 def test_a_file_of_another_form_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("time,metric\n1,2\n")
     (tmp_path / "b.csv").write_text("\ufefftime_s;metric;value;Hostname\r\n1;m;50,5;n1\r\n")
@@ -539,6 +552,8 @@ def test_a_file_of_another_form_is_named(tmp_path: Path) -> None:
     )
     (tmp_path / "sum.json").write_text(answered({"instance": "n1"}))
     (tmp_path / "error.json").write_text('{"status":"error","errorType":"bad_data","error":"too many points"}')
+    (tmp_path / "timed.prom").write_text('# TYPE a gauge\na{instance="n1"} 51 1795500000\n# EOF\n')
+    (tmp_path / "dmon.txt").write_text("#Entity   GPUTL  TMPTR\nID\nGPU 0     99     51\n")
     (tmp_path / "other.json").write_text('{"panels": []}')
     for name, words in {
         "a.csv": "has no column",
@@ -554,6 +569,8 @@ def test_a_file_of_another_form_is_named(tmp_path: Path) -> None:
         "sum.json": "no series with the name of a metric",
         "error.json": "Prometheus reports 'too many points'",
         "other.json": "is other JSON",
+        "timed.prom": "text of OpenMetrics with times",
+        "dmon.txt": "a table that `dcgmi dmon` prints",
     }.items():
         with pytest.raises((UnusableFile, SourceError), match=f"{re.escape(name)}.*{words}"):
             list(FileSource([tmp_path / name]).chunks(a_book(), window()))

@@ -276,6 +276,12 @@ def test_there_must_be_something_to_describe(events: list[Any]) -> None:
         describe([])
 
 
+def test_a_trace_of_xla_is_named() -> None:
+    op = {"ph": "X", "pid": 1, "tid": 13, "ts": 1.0, "dur": 5.0, "name": "fusion.1", "args": {"hlo_op": "fusion.1"}}
+    with pytest.raises(NothingToDescribe, match=r"^no operator of PyTorch in rank0, a trace of XLA"):
+        describe([read_kineto(kineto([op]))])
+
+
 def test_of_kernels_alone_it_is_told_what_they_are_and_how_to_record_what_called_them() -> None:
     events = [kernel("ampere_sgemm_128x64_tn"), kernel("ampere_sgemm_128x64_tn"), kernel("softmax_warp_forward")]
     with pytest.raises(

@@ -1,7 +1,7 @@
 """Samples from Parquet and CSV files in long form: a time, a metric's name, a value, and a column for every label.
 
-A saved answer of Prometheus (JSON, a matrix) is read as such a table; what `query_range` repeats after a series
-vanished is repeated here.
+A saved answer of Prometheus (JSON, a matrix) or an export of VictoriaMetrics is read as such a table; what
+`query_range` repeats after a series vanished is repeated here.
 
 Read in bounded batches, in the order of the file; packed files are unpacked. Of columns that name no node, device or
 part, a series keeps one number that tells it from others, so that a table with hundreds of labels takes no more memory
@@ -36,7 +36,11 @@ OTHERS = "other labels"
 SCRAPE = "let Prometheus scrape it and set [telemetry] prometheus_url, or export samples with their times"
 RANGE = "a saved answer of Prometheus to /api/v1/query_range, or to /api/v1/query of METRIC[1d]"
 MOST_NAMED = 6
+TABLES = ("text", "a table with commas between its columns")
 _ANSWER = re.compile(rb'\s*\{\s*"status"\s*:')
+LOAD = f"load it by `promtool tsdb create-blocks-from openmetrics` into Prometheus, and pass {RANGE}"
+_EXPORT = re.compile(rb'\s*\{\s*"metric"\s*:\s*\{')
+_TIMED = re.compile(rb"(?m)^[a-zA-Z_:][\w:]*(?:\{[^}\n]*\})? [-+\d.eNIaf]+ \d{10,13}(?:\.\d+)?$")
 _SCRAPE = re.compile(rb"(?m)^# (?:HELP|TYPE) \w|^[a-zA-Z_:][\w:]*\{[^}\n]*\} [-+\d.eNI]")
 SECONDS = {"s": 1.0, "ms": 1e-3}
 NAME = "__name__"
@@ -54,6 +58,19 @@ class UnusableFile(PharoahError):
 class _Result(msgspec.Struct):
     metric: dict[str, str]
     values: list[tuple[float, str]] = []
+
+
+class _Export(msgspec.Struct):
+    metric: dict[str, str]
+    values: list[float | None]
+    timestamps: list[int]
+
+    def samples(self) -> list[tuple[float, str]]:
+        """Times in seconds, and values; null is no number."""
+        return [(at_ms / 1000, str(value)) for at_ms, value in zip(self.timestamps, self.values, strict=False)]
+
+
+_exported = msgspec.json.Decoder(_Export)
 
 
 class _Data(msgspec.Struct):
@@ -110,9 +127,13 @@ class FileSource:
                     lazy = pl.scan_parquet(_source(reader))
                 elif _ANSWER.match(head):
                     lazy = self._answered(reader).lazy()
+                elif _EXPORT.match(head):
+                    lazy = self._exported(reader).lazy()
+                elif _TIMED.search(head):
+                    raise UnusableFile(f"{reader.file} is text of OpenMetrics with times, which is not read", hint=LOAD)
                 elif _SCRAPE.search(head):
                     raise UnusableFile(f"{reader.file} is a scrape of /metrics: one moment, and no times", hint=SCRAPE)
-                elif is_text(head) and form_of(head) == "text":
+                elif is_text(head) and form_of(head) in TABLES:
                     lazy = pl.scan_csv(_source(reader), infer_schema=False)
                 else:
                     raise UnusableFile(f"{reader.file} is {form_of(head)}")
@@ -134,6 +155,15 @@ class FileSource:
                 f"{reader.file} has no series with the name of a metric", hint=f"pass {RANGE}, not of a sum"
             )
         return pl.concat([_series(one, layout) for one in answer.data.result], how="diagonal")
+
+    def _exported(self, reader: CappedReader) -> pl.DataFrame:
+        """The samples that VictoriaMetrics exports, a series on each line; UnusableFile for another form."""
+        try:
+            found = [_exported.decode(line) for line in reader.read().splitlines() if line.strip()]
+        except MALFORMED as error:
+            raise UnusableFile(f"{reader.file} is no export of VictoriaMetrics: {error}") from error
+        series = (_Result(one.metric, one.samples()) for one in found)
+        return pl.concat([_series(one, self._layout) for one in series], how="diagonal")
 
     def _read(self, lazy: pl.LazyFrame, file: str) -> Iterator[pl.DataFrame]:
         layout = self._layout
