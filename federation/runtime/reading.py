@@ -49,6 +49,9 @@ _PACKED = (
     (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), "bz2"),
     (re.compile(rb"\xfd7zXZ\0"), "lzma"),
 )
+_DOCUMENT = re.compile(  # a zip archive that is one file to its user, of an office program
+    rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/|docProps/|xl/|mimetypeapplication/vnd\.oasis)", re.DOTALL
+)
 _UTF16 = (
     (re.compile(rb"\xff\xfe(?!\0\0)|(?:[\t\n\r -~]\0){8}"), "utf-16-le"),
     (re.compile(rb"\xfe\xff|(?:\0[\t\n\r -~]){8}"), "utf-16-be"),
@@ -252,7 +255,7 @@ def _inputs(
         yield from _inputs(_inside(reader, unpacked, limits), limits, layers=layers + 1)
     elif head[257:262] == b"ustar" or ({".tar", ".tgz"} & set(name.suffixes) and not _is_known(head)):
         yield from _members(reader, limits, layers)
-    elif seekable is not None and head.startswith(b"PK\x03\x04"):
+    elif seekable is not None and head.startswith(b"PK\x03\x04") and not _DOCUMENT.match(head):
         yield from _zipped(seekable, reader.file, limits)
     elif encoding:
         yield _inside(reader, _Recoded(reader, encoding), limits)
@@ -332,6 +335,28 @@ def _members(reader: CappedReader, limits: ReadLimits, layers: int) -> Iterator[
 
 
 # ---- lines -----------------------------------------------------------------------------------------------------------
+
+
+class _Joined:
+    """Lines as a file."""
+
+    def __init__(self, own: Iterator[bytes]) -> None:
+        self._own, self._rest = own, b""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes, fewer only at the end."""
+        parts, length = [self._rest], len(self._rest)
+        while length < size and (line := next(self._own, None)) is not None:
+            parts.append(line + b"\n")
+            length += len(line) + 1
+        whole = b"".join(parts)
+        self._rest = whole[size:]
+        return whole[:size]
+
+
+def joined(own: Iterator[bytes], reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> CappedReader:
+    """What was made of the lines of an input, as an input of that name; each line without its end."""
+    return CappedReader(_Joined(own), reader.file, limits.total_bytes)
 
 
 def lines(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[tuple[int, bytes]]:

@@ -2,7 +2,8 @@
 
     inventory.toml|csv   cards with `switch`, `port` and `rail`; switches with `above`
     NODE.json            `lldpctl -f json` or `-f json0` of one node, whose name is the file's
-    *.conf               Slurm's topology/tree: SwitchName=leaf1 Nodes=n[1-4], SwitchName=spine Switches=leaf[1-2]
+    *.conf               Slurm's topology/tree: SwitchName=leaf1 Nodes=n[1-4], SwitchName=spine Switches=leaf[1-2];
+                         under any name what `scontrol show topology` prints
     any other            `ibnetdiscover`
 
 Guarantees: a file of another shape ends in FabricError, which names file and line. In `ibnetdiscover` a channel adapter
@@ -33,13 +34,18 @@ _BLOCK = re.compile(r'^(Switch|Ca|Rt)\s+\d+\s+"([SHR]-[0-9a-f]+)"\s*#\s*"([^"]*)
 _PORT = re.compile(r'^\[(\d{1,9})\](?:\([0-9a-f]+\))?\s+"([SHR]-[0-9a-f]+)"\[(\d{1,9})\](?:\([0-9a-f]+\))?', re.ASCII)
 _RAIL = re.compile(r"(?:mlx5|mlx4|hfi1|rdma)\D*(\d{1,3})$", re.ASCII)
 _COUNTED = re.compile(r"HCA-([1-9]\d{0,2})\b", re.ASCII)
+_SHOWN = re.compile(r"(?:\s*#.*\n|\s*\n)*\s*SwitchName=", re.ASCII)
+_TREE = "topology.conf of topology/tree is read (SwitchName=… Nodes=… or Switches=…), or ibnetdiscover's output"
 _SETTING = re.compile(r"(\w+)=(\S+)", re.ASCII)
 
 
 class FabricError(PharoahError):
     """A file about the fabric that cannot be read."""
 
-    default_hint = "docs/paths.md says which files are read, and how to make them"
+    default_hint = (
+        "pass what `ibnetdiscover` or `scontrol show topology` prints, topology.conf, or `lldpctl -f json > NODE.json`"
+        " of each node; see docs/paths.md"
+    )
 
 
 def load_fabric(paths: Iterable[Path], inventory: Inventory) -> Fabric:
@@ -89,7 +95,8 @@ def cables_of(file: Path, text: str) -> tuple[list[Cable], set[str]]:
     """The cables and nodes of one file, by the end of its name; FabricError for another shape."""
     if file.suffix == ".json":
         return list(_of_lldp(file, text)), {file.stem}
-    return _of_slurm(file, text) if file.suffix == ".conf" else _of_ibnetdiscover(file, text)
+    is_slurms = file.suffix == ".conf" or _SHOWN.match(text)
+    return _of_slurm(file, text) if is_slurms else _of_ibnetdiscover(file, text)
 
 
 # ---- lldpctl ---------------------------------------------------------------------------------------------------------
@@ -107,7 +114,7 @@ def _of_lldp(file: Path, text: str) -> Iterator[Cable]:
             if chassis:
                 yield Cable(CableEnd(file.stem, name), CableEnd(chassis, port), _rail(name))
     if not isinstance(told, dict) or "lldp" not in told:
-        raise FabricError(f"{file}: no lldp in it", hint="make it by `lldpctl -f json > NODE.json` on each node")
+        raise FabricError(f"{file} is {form_of(text[:_HEAD].encode())}: no lldp in it")
 
 
 def _each(value: object) -> Iterator[dict[str, Any]]:
@@ -197,16 +204,35 @@ def _rail(card: str) -> int | None:
 def _of_slurm(file: Path, text: str) -> tuple[list[Cable], set[str]]:
     cables: list[Cable] = []
     nodes: set[str] = set()
-    for number, line in enumerate(text.splitlines(), 1):
-        settings = {key.lower(): value for key, value in _SETTING.findall(line.partition("#")[0])}
+    for number, line in _joined(text):
+        settings = {key.lower(): value for key, value in _SETTING.findall(line)}
         if not settings:
             continue
         if "switchname" not in settings:
-            raise FabricError(f"{file}:{number}: no SwitchName", hint="only topology/tree is read")
-        below = list(hostlist(settings.get("nodes", "")))
+            raise FabricError(f"{file}:{number}: no SwitchName{_form_of(settings)}", hint=_TREE)
+        # What `scontrol show topology` prints names at each level all nodes below it.
+        of_nodes = "" if "level" in settings and "switches" in settings else settings.get("nodes", "")
+        below = list(hostlist(of_nodes))
         nodes |= set(below)
         below += hostlist(settings.get("switches", ""))
         cables += [Cable(CableEnd(name), CableEnd(settings["switchname"])) for name in below]
     if not cables:
-        raise FabricError(f"{file}: no switch in it", hint="only topology/tree is read")
+        raise FabricError(f"{file}: no switch in it", hint=_TREE)
     return cables, nodes
+
+
+def _joined(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments, each with those that it goes on in after a backslash, as Slurm reads them."""
+    kept, begun = "", 1
+    for number, line in enumerate(text.splitlines(), 1):
+        plain = line.partition("#")[0].rstrip()
+        begun = begun if kept else number
+        kept += plain.removesuffix("\\")
+        if not plain.endswith("\\"):
+            yield begun, kept
+            kept = ""
+    yield begun, kept
+
+
+def _form_of(settings: Mapping[str, str]) -> str:
+    return ", but blocks (topology/block)" if {"blockname", "blocksizes"} & settings.keys() else ""

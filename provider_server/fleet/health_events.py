@@ -177,7 +177,10 @@ def _of_part(part: object) -> Iterator[Told]:
     if "nodename" in keys:
         yield from _of_event(msgspec.convert(keys, type=_HealthEvent))
     elif isinstance(part, dict) and ("metadata" in keys or "object" in keys):
-        yield from _of_node(msgspec.convert(part.get("object", part), type=_Node))
+        one = part.get("object", part)
+        if isinstance(one, dict) and one.get("kind", "Node") != "Node":
+            raise DecodeError(f"{FORMS}, but an object of the kind {one['kind']}")
+        yield from _of_node(msgspec.convert(one, type=_Node))
     else:
         raise DecodeError(FORMS)
 

@@ -25,14 +25,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import polars as pl
 
 from crypto.errors import DecodeError, PharoahError
 from federation.runtime.foreign import MALFORMED
-from federation.runtime.reading import ReadLimits, SourceError, form_of, open_inputs
+from federation.runtime.reading import ReadLimits, SourceError, form_of, is_text, open_inputs
 from federation.runtime.visible import counted_as
 from provider_server.fleet.health_events import documents, outages_told
 from provider_server.fleet.slurm_nodes import events_of, events_told
@@ -45,11 +45,21 @@ DAY_H = 24.0
 MOST_HOURS, LEAST_SECONDS, LEAST_MS = 1e7, 1e8, 1e11  # 1e7 hours are the year 3110, 1e8 s 1973, 1e11 ms the same
 US_PER_H = 3_600_000_000
 ISO = ("%Y-%m-%dT%H:%M:%S%.f%#z", "%Y-%m-%d %H:%M:%S%.f%#z", "%Y-%m-%dT%H:%M%#z", "%Y-%m-%d %H:%M%#z")
-NAIVE = ("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%m/%d/%Y %H:%M")
-SHORT_YEAR = "%m/%d/%y %H:%M"
+NAIVE = (
+    *("%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"),
+    *("%Y/%m/%d %H:%M:%S%.f", "%Y/%m/%d %H:%M", "%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M"),
+    *("%m/%d/%Y %H:%M", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %I:%M %p", "%m/%d/%Y %I:%M:%S %p"),
+    *("%d/%b/%Y %H:%M", "%d/%b/%Y %I:%M %p", "%d-%b-%Y %H:%M", "%d-%b-%Y %H:%M:%S", "%d %b %Y %H:%M"),
+)
+SHORT_YEARS = ("%m/%d/%y %H:%M", "%d/%b/%y %H:%M", "%d/%b/%y %I:%M %p")
+DAY_FIRST = r"^\s*(?:1[3-9]|2\d|3[01])/\d{1,2}/\d"
 LANL_CAUSES = ("Facilities", "Hardware", "Human Error", "Network", "Undetermined", "Software")
 ONE_JOB = "a node that runs several jobs at once has one row for them, with one workload"
 EVENTS = "SLURM_TIME_FORMAT=%s sacctmgr -P list event format=NodeName,TimeStart,TimeEnd,State,Reason"
+JSON_FORMS = (
+    "pass what `kubectl get nodes -o json`, `scontrol show nodes --json` or NVSentinel tells, or objects or a CSV file"
+    " with node, start, end and kind; see docs/hazard.md"
+)
 NONE = "a fleet without outages has no hazard to estimate"
 LIMITS = ReadLimits(total_bytes=1 << 30, archive_members=64)
 # Forms of which too little is told, and what tells more.
@@ -72,11 +82,17 @@ _LESS = tuple(
             EVENTS,
         ),
         (r"# To edit this file start with a cluster line", "what `sacctmgr dump` writes: accounts, no events", EVENTS),
-        (r"\s*PARTITION\s+AVAIL\b|\s*NODELIST\s+NODES\b", "what `sinfo` prints, without reasons", "sinfo -R"),
+        (
+            r"\s*(?:\w{3} \w{3} +\d+ [\d:]{8} \d{4}\s+)?(?:PARTITION\s+AVAIL|NODELIST\s+NODES|REASON\s+NODELIST)\b",
+            "what `sinfo` prints, without times",
+            "sinfo -R",
+        ),
         (r"(?:---\s*)?(?:apiVersion|kind|items|metadata):", "YAML of Kubernetes", "kubectl get nodes -o json"),
         (r"NAME\s+STATUS\s+ROLES\b", "what `kubectl get nodes` prints for a person", "kubectl get nodes -o json"),
     )
 )
+COLUMNS = ("node", "start", "end")
+MOST_NAMED = 8
 PREAMBLE_LINES = 3  # above a header: the file of Los Alamos has a line of titles there
 
 
@@ -234,15 +250,31 @@ def _trace(content: bytes, path: Path) -> pl.DataFrame:
 def _health(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     try:
         told = documents(content, [])
+        if (plain := _plain(told)) is not None:
+            return _checked(plain, path)
         nodes = [one for of in told if isinstance(of, dict) for one in of.get("nodes", of.get("sinfo")) or ()]
         left_out: list[str] = []
         if nodes:
             return _of_events(list(events_told(nodes, left_out)), path, left_out)
-        rows = pl.DataFrame(outages_told(content, left_out), schema=SCHEMA, orient="row")
-        return rows, tuple(left_out)
+        return pl.DataFrame(outages_told(content, left_out), schema=SCHEMA, orient="row"), tuple(left_out)
     except (*MALFORMED, DecodeError) as error:
         what = error.what if isinstance(error, DecodeError) else str(error)
-        raise UnusableOutages(f"{path}: {what}", hint="see docs/hazard.md for what is read") from error
+        raise UnusableOutages(f"{path}: {what}", hint=JSON_FORMS) from error
+
+
+def _plain(told: Sequence[object]) -> pl.DataFrame | None:
+    """Objects with node and start, as a CSV file has them; None where one is something else."""
+    flat = [one for of in told for one in (of if isinstance(of, list) else [of])]
+    rows = [{str(name).lower(): one for name, one in row.items()} for row in flat if isinstance(row, dict)]
+    if not rows or len(rows) < len(flat) or not all({"node", "start"} <= row.keys() for row in rows):
+        return None
+    columns = {name: [_text(row.get(name)) for row in rows] for name in (*COLUMNS, "kind")}
+    table = pl.DataFrame(columns, schema=dict.fromkeys(columns, pl.String))
+    return table.with_columns(kind=_kind("kind"))
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def _of_events(
@@ -262,30 +294,38 @@ def _table(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     if (events := events_of(text, left_out)) is not None:
         return _of_events(events, path, left_out)
     for skipped, line in enumerate(content.splitlines()[:PREAMBLE_LINES]):
-        header = line.decode("utf-8", "replace")
-        for sign in ";\t|":
-            if {_name(cell) for cell in header.split(sign)} >= {"node", "start"}:
-                raise UnusableOutages(
-                    f"{path} has {sign!r} between its columns", hint="save it with commas between them"
-                )
-        names = {_name(cell) for cell in header.split(",")}
+        sign = _sign(line)
+        names = set(_columns(line, sign))
         if names >= {"node", "start", "end", "kind"}:
-            return _checked(_csv(content, path, skipped).select("node", "start", "end", kind=_kind("kind")), path)
+            return _checked(_csv(content, path, skipped, sign).select(*COLUMNS, kind=_kind("kind")), path)
         if names >= {"nodenumz", "prob started", "prob fixed"}:
-            return _checked(_los_alamos(_csv(content, path, skipped)), path)
+            return _checked(_los_alamos(_csv(content, path, skipped, sign)), path)
     for begin, form, hint in _LESS:
         if begin.match(text):
             raise UnusableOutages(f"{path} is {form}", hint=f"pass what `{hint}` prints")
-    raise UnusableOutages(f"{path} is {form_of(content[:4096])}: it has no columns node, start, end, kind")
+    first = next(iter(content.splitlines()), b"") if is_text(content[:4096]) else b""
+    columns = _columns(first, _sign(first))
+    own = f", but {', '.join(columns[:MOST_NAMED])}" if len(columns) > 1 else ""
+    raise UnusableOutages(f"{path} is {form_of(content[:4096])}: it has no columns node, start, end, kind{own}")
+
+
+def _sign(header: bytes) -> str:
+    """What stands between the columns: the commonest of a line of names."""
+    return max(",;\t|", key=lambda sign: header.count(sign.encode()))
+
+
+def _columns(header: bytes, sign: str) -> list[str]:
+    return [_name(cell) for cell in header.decode("utf-8", "replace").split(sign)]
 
 
 def _name(cell: str) -> str:
     return cell.split("(")[0].strip().strip('"').lower().removeprefix("\ufeff")
 
 
-def _csv(content: bytes, path: Path, skipped: int) -> pl.DataFrame:
+def _csv(content: bytes, path: Path, skipped: int, sign: str = ",") -> pl.DataFrame:
+    how: dict[str, Any] = {"infer_schema": False, "skip_rows": skipped, "truncate_ragged_lines": True}
     try:
-        return pl.read_csv(content, infer_schema=False, skip_rows=skipped, truncate_ragged_lines=True).rename(_name)
+        return pl.read_csv(content, separator=sign, **how).rename(_name)
     except pl.exceptions.PolarsError as error:
         raise UnusableOutages(f"{path}: {str(error).splitlines()[0]}") from error
 
@@ -311,6 +351,10 @@ def _checked(table: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, tuple[str, 
     table = table.with_columns(**text)
     if PLACE not in table.columns:
         table = table.with_row_index(PLACE, offset=1)
+    first = table.filter(pl.any_horizontal(pl.col("start", "end").str.contains(DAY_FIRST)))
+    if not first.is_empty():
+        told = f"{path}, row {first[PLACE][0]}: {first['start'][0]!r} or its end has the day before the month"
+        raise UnusableOutages(told, hint="write days as 2025-12-31 or 31.12.2025: 02/01/2026 may be two days")
     found = table.select(PLACE, "node", start_h=_hours("start"), end_h=_hours("end"), kind=pl.col("kind"))
     bad = found["node"].is_null() | found["start_h"].is_null() | (found["end_h"].is_null() & table["end"].is_not_null())
 
@@ -341,9 +385,13 @@ def _hours(column: str) -> pl.Expr:
         .then((number / 3_600_000).round(9))
     )
     zoned = [text.str.to_datetime(form, time_unit="us", time_zone="UTC", strict=False) for form in ISO]
-    naive = [text.str.to_datetime(form, time_unit="us", strict=False).dt.replace_time_zone("UTC") for form in NAIVE]
-    short = text.str.to_datetime(SHORT_YEAR, time_unit="us", strict=False).dt.replace_time_zone("UTC")
+    naive = [_utc(text, form) for form in NAIVE]
+    short = [_utc(text, form) for form in SHORT_YEARS]
     # %Y reads "6/21/05" as the year 5
     whole = [pl.when(time.dt.year() > 99).then(time) for time in naive]
-    times = [time.dt.epoch("us") / US_PER_H for time in itertools.chain(zoned, whole, [short])]
+    times = [time.dt.epoch("us") / US_PER_H for time in itertools.chain(zoned, whole, short)]
     return pl.coalesce(pl.when(number.is_finite()).then(number), *times)
+
+
+def _utc(text: pl.Expr, form: str) -> pl.Expr:
+    return text.str.to_datetime(form, time_unit="us", strict=False).dt.replace_time_zone("UTC")

@@ -112,9 +112,9 @@ def follow(
     left_out: Counter[str] = Counter()
     keys = {tenant: lease_key(secret, tenant) for tenant in tenants.values()}
     for start in starts:
-        tenant = tenants.get(start.account)
+        tenant = tenants.get(start.account.lower())  # Slurm keeps accounts in lower case, exports of it not always
         if tenant is None:
-            left_out[f"account {start.account!r} is not in [leases] slurm_accounts"] += 1
+            left_out[f"account {start.account!r} is not in [leases] slurm_accounts{_named(tenants)}"] += 1
             continue
         try:
             name = lease_of_job(keys[tenant], start.cluster, start.job, start.restarts)
@@ -122,6 +122,10 @@ def follow(
         except FAULTS as error:  # whatever is wrong with one job, the others are recorded
             left_out[f"job {start.job}: {why(error)}"] += 1
     return Look(changes, left_out)
+
+
+def _named(tenants: Mapping[str, TenantId]) -> str:
+    return "" if tenants else ", which names none: give there whose each account is"
 
 
 def events_of(start: JobStart, name: LeaseId, tenant: TenantId, now_s: float) -> Iterator[LeaseEvent]:

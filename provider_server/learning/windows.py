@@ -74,9 +74,9 @@ def watched(releases: Sequence[Release], predictions: Sequence[Prediction], log_
         tables = [window[name] for window in windows]
         sums = [_by_group(table, one, dimension, groups) for table, one in zip(tables, predictions, strict=True)]
         for group in sorted(set(groups.values())):
-            columns = np.array([window.get(group, np.zeros(4)) for window in sums]).T
+            counted, predicted, variance, noise = np.array([window.get(group, np.zeros(4)) for window in sums]).T
             hours = tuple(made.plan.start_hour for made in releases)
-            found.append(Watched(group, hours, *columns, log_sd))
+            found.append(Watched(group, hours, counted, predicted, variance, noise, log_sd))
     return tuple(found)
 
 

@@ -336,11 +336,11 @@ class Provider(LeaseBook):
     def _last_attendance(self) -> tuple[int, int]:
         """How many were members when the last round was released, and answered in its smallest group.
 
-        All members of now, and 0, before the first. Tenants rely on no more than they have seen enrolled.
+        The founding members, and 0, before the first. Tenants rely on no more than they have seen enrolled.
         """
         releases = self.store.releases()
         if not releases:
-            return len(self.directory.members), 0
+            return len(self.members.chain.founding.members), 0
         last = gate.from_bytes(releases[-1])
         return len(self.members.chain.at(last.plan.directory).members), last.smallest_group
 

@@ -102,8 +102,8 @@ def shipped(cells: int) -> Plan:
     """A plan of one marginal by a provider that sets nothing, for a directory of 200."""
     settings = replace(PlanTable().settings, marginals=(MarginalSpec("cells", ("cell",), (), 1.0),))
     levels = {"cell": tuple(str(cell) for cell in range(cells))}
-    window = settings.edges(0)[:2]
-    return make_plan(settings, RoundId(bytes(16)), window, [], [NO_TRUSTEE], levels, members=MEMBERS)
+    start, end, *_ = settings.edges(0)
+    return make_plan(settings, RoundId(bytes(16)), (start, end), [], [NO_TRUSTEE], levels, members=MEMBERS)
 
 
 def measured(plan: Plan, contributors: int, honest: int, sampler: NoiseSampler) -> float:

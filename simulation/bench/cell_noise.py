@@ -34,7 +34,9 @@ def total_sigma(scale: float, until: int) -> float:
 
 def total_noise(scale: float, until: int, cells: int, sampler: NoiseSampler) -> Floats:
     """A draw of it for each cell."""
-    return sum((sampler.laplace_share(scale, 1, cells) for _ in range(_draws(until))), np.zeros(cells))
+    drawn = [sampler.laplace_share(scale, 1, cells).astype(np.float64) for _ in range(_draws(until))]
+    total: Floats = np.sum(drawn, axis=0)
+    return total
 
 
 def _draws(until: int) -> int:

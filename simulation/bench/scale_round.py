@@ -123,9 +123,9 @@ def cells_plan(keys: Keys, cells: int) -> Plan:
     levels = {name: tuple(f"{name} {number}" for number in range(side)) for name in ("row", "column")}
     masking = [MaskTrustee(one.index, one.mask_key) for one in keys.chain.directory.trustees[-MASKING:]]
     head = keys.chain.directory.head
-    window = SETTINGS.edges(0)[:2]
+    start, end, *_ = SETTINGS.edges(0)
     members = len(keys.tenants)
-    return make_plan(SETTINGS, _round_id(), window, [], masking, levels, directory=head, members=members)
+    return make_plan(SETTINGS, _round_id(), (start, end), [], masking, levels, directory=head, members=members)
 
 
 def _round_id() -> RoundId:

@@ -122,8 +122,8 @@ class Replay:
         owners = sorted({life.owner for life in lives})
         self._hours = int(np.ceil(max(life.hours for life in lives))) + 1
         weeks = -(-rounds * self._hours // HOURS_PER_WEEK)
-        of_all = {"cohort_minimum": len(owners), "noise_shares": len(owners)}
-        everybody = replace(settings, **of_all, windows=(weeks,), weeks_per_epoch=weeks)
+        everybody = replace(settings, cohort_minimum=len(owners), noise_shares=len(owners))
+        everybody = replace(everybody, windows=(weeks,), weeks_per_epoch=weeks)
         self._public_levels = public_levels
         self._private = private
         sampler = SystemSampler() if private else InsecureSilence()

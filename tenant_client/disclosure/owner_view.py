@@ -34,7 +34,7 @@ class Preview:
     """The answer to a plan, byte by byte, before it is sent.
 
     It counts from `counts_from_hour` to the end of the window: windows that were not counted before are included.
-    `epsilon` is the cost of a lease in a window, `whole_job_epsilon` that of one that ran in all of those that are counted.
+    `epsilon` is the cost of a lease in a window, `whole_job_epsilon` that of one that ran in all that are counted.
     """
 
     round_id: str

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, lines
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, joined, lines
+from tenant_client.sources.links import lasting
 
 SYSTEM_LOG = "system log of a host"
 BUG_REPORT = "NVIDIA bug report"
@@ -59,13 +60,11 @@ def form_of(head: str) -> str:
 def of_jobs(reader: CappedReader, head: str, limits: ReadLimits = DEFAULT_LIMITS) -> CappedReader:
     """A system log with what may be a job's and the kernel's, line for line."""
     if head.startswith("__CURSOR="):
-        return CappedReader(_Joined(_exported(reader, limits)), reader.file, limits.total_bytes)
+        return joined(lasting(_exported(reader, limits)), reader, limits)
     programs = {record.program for line in head.splitlines() if (record := _record(line)) is not None}
     only = next(iter(programs)) if len(programs) == 1 else ""
     alone = "" if _SERVICE.fullmatch(only) else only
-    return CappedReader(
-        _Joined(_own(line, alone) for _, line in lines(reader, limits)), reader.file, limits.total_bytes
-    )
+    return joined(lasting(_own(line, alone) for _, line in lines(reader, limits)), reader, limits)
 
 
 @dataclass(frozen=True)
@@ -76,27 +75,14 @@ class _Record:
     has_pid: bool
 
 
-class _Joined:
-    """Lines as a file."""
-
-    def __init__(self, own: Iterator[bytes]) -> None:
-        self._own, self._rest = own, b""
-
-    def read(self, size: int, /) -> bytes:
-        while len(self._rest) < size and (line := next(self._own, None)) is not None:
-            self._rest += line
-        data, self._rest = self._rest[:size], self._rest[size:]
-        return data
-
-
 def _own(line: bytes, alone: str) -> bytes:
     record = _record(line.decode("utf-8", "replace")) if line else None
     if record is None:
-        return line + b"\n" if alone else b"\n"
+        return line if alone else b""
     if record.program == "kernel":
-        return record.line.encode() + b"\n"
+        return record.line.encode()
     kept = record.program == alone or _OF_A_JOB.fullmatch(record.program)
-    return (record.said.encode() if kept else b"") + b"\n"
+    return record.said.encode() if kept else b""
 
 
 def _record(line: str) -> _Record | None:
@@ -117,7 +103,7 @@ def _exported(reader: CappedReader, limits: ReadLimits) -> Iterator[bytes]:
         name, _, value = line.decode("utf-8", "replace").partition("=")
         if value and len(record) < _MOST_FIELDS:
             record[name] = value
-        yield _own(_of_journal(record).encode(), "") if not line else b"\n"
+        yield _own(_of_journal(record).encode(), "") if not line else b""
         record = record if line else {}
     yield _own(_of_journal(record).encode(), "")
 

@@ -2,7 +2,7 @@
 
 Reads `dmesg` (plain, -T, --decode with ISO times), /dev/kmsg records, the journal's short forms and the fabric
 manager's log. Seconds since boot are no times (`Evidence.at_s` is None). What a code means stands in `xid.toml`.
-An OOM kill of a process that does not look like training is a symptom at most.
+An OOM kill of a process that does not look like training is a symptom at most. A link that came up again is none.
 """
 
 import re
@@ -14,6 +14,7 @@ from federation.protocol.causes import Domain
 from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
 from tenant_client.sources.cues import match_line, table
 from tenant_client.sources.evidence import Evidence, Role
+from tenant_client.sources.links import without_survived
 from tenant_client.sources.prefixes import place, stamp
 from tenant_client.sources.reasons import UNKNOWN
 from tenant_client.sources.scanning import Gate, Line, Scanner, gate_of
@@ -121,7 +122,7 @@ def _gate() -> Gate:
 
 def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[Evidence]:
     """Evidence in the log's order, the first of each kind (reason, role, GPU, code)."""
-    scanner, lines = Scanner(reader, _gate(), limits), KernelLines(reader.file)
+    scanner, lines = Scanner(without_survived(reader, limits), _gate(), limits), KernelLines(reader.file)
     seen: set[tuple[object, ...]] = set()
     while (line := scanner.hit()) is not None:
         found = lines.evidence(line)

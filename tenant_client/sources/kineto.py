@@ -8,7 +8,8 @@ of Ascend's PyTorch profiler, whose shapes and types are one text (`2048,4096;40
 kernels have no category: collectives are named `hcom_allReduce__381_0_1` (hash of the group, number, iteration), and a
 kernel says its `Task Type`.
 
-Not read: values of arguments (`Concrete Inputs`), call stacks, module names, names of hosts and users.
+Not read: values of arguments (`Concrete Inputs`), call stacks but for PyTorch's DataParallel, module names, names of
+hosts and users.
 """
 
 import re
@@ -38,6 +39,16 @@ _GRAPH_CAPTURES = frozenset(
     )
 )
 _HCCL = re.compile(r"hcom_([a-z]+)_{1,2}\d+(?:_\d+)+$", re.IGNORECASE)
+_ON_DEVICE = re.compile(rb'"device"\s*:\s*(\d{1,4})\b')
+# DataParallel of one process: its own range (since PyTorch 1.8), else the functions that it is made of, or its files.
+_REPLICATES = re.compile(r"DataParallel\.forward$|.*\btorch/nn/parallel/(?:data_parallel|parallel_apply)\.py\b")
+_SPLITS = {
+    "scatter": "scatter",
+    "broadcast": "copy",
+    "replicate": "copy",
+    "gather": "gather",
+    "parallel_apply": "apply",
+}
 _OPERATORS, _KERNELS = ("cpu_op", "operator"), ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 
 
@@ -204,6 +215,7 @@ class _Builder:
         self._calls: Counter[tuple[str, bytes, bytes]] = Counter()
         self._timeline = Timeline()
         self._hccl: set[str] = set()
+        self._parts: set[str] = set()
 
     def add(self, event: _Event) -> None:
         """Takes one event."""
@@ -212,13 +224,20 @@ class _Builder:
             self._add_call(event, name)
         elif category in _KERNELS:
             self._trace.kernels[name if category == "kernel" else category.removeprefix("gpu_")] += 1
+            if device := _ON_DEVICE.search(bytes(event.args)):
+                self._trace.devices.add(int(device[1]))
+        elif category == "python_function":
+            self._note_replicas(name)
         elif category == "user_annotation":
+            self._note_replicas(name)
             shapes = self._shapes(event)
             self._annotate(event, _call(name, bytes(shapes.dims), bytes(shapes.types)))
         elif name in _GRAPH_LAUNCHES:
             self._trace.graph_launches += 1
         elif name in _GRAPH_CAPTURES:
             self._trace.graph_captures = True
+        elif not category and b'"hlo_' in bytes(event.args):
+            self._trace.is_of_xla = True
         elif not category:
             self._add_on_ascend(event, name)
 
@@ -229,10 +248,17 @@ class _Builder:
         if name == "record_param_comms":
             self._add_collective(event)
         elif "::" not in name:  # old traces file annotations among the operators
+            self._note_replicas(name)
             self._annotate(event, _call(name, dims, types))
         elif name.startswith("c10d::") or direct_kind(name):
             begin = _number(event.ts)
             self._timeline.operator(_call(name, dims, types), begin, begin + _number(event.dur))
+
+    def _note_replicas(self, name: str) -> None:
+        if _REPLICATES.match(name):
+            self._trace.replicates = True
+        elif part := _SPLITS.get(name.lower()):
+            self._parts.add(part)
 
     def _shapes(self, event: _Event) -> _Shapes:
         try:
@@ -284,6 +310,7 @@ class _Builder:
         for (name, dims, types), count in self._calls.items():
             self._trace.calls[_call(name, dims, types)] += count
         self._timeline.finish(self._trace)
+        self._trace.replicates |= {"gather", "copy"} <= self._parts or {"gather", "scatter"} <= self._parts
         return self._trace
 
 

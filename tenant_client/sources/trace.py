@@ -84,7 +84,9 @@ class Trace:
 
     `steps` are the times, in those of `collectives`, at which an iteration began or an optimiser's step ended.
     `graph_launches` counts replays of CUDA or HIP graphs; `graph_captures` is whether one was recorded meanwhile. What
-    a graph does at its replay is no call of an operator: only its kernels are in the trace.
+    a graph does at its replay is no call of an operator: only its kernels are in the trace. `devices` are those of
+    kernels; `replicates` is whether this one process split its batch over them (torch.nn.DataParallel);
+    `is_of_xla`, whether a program of XLA (JAX, TensorFlow) wrote it, which names no operator.
     """
 
     file: str
@@ -98,6 +100,9 @@ class Trace:
     world_size: int | None = None
     graph_launches: int = 0
     graph_captures: bool = False
+    devices: set[int] = field(default_factory=set)
+    replicates: bool = False
+    is_of_xla: bool = False
 
 
 class Timeline:

@@ -1,5 +1,6 @@
 """The verb that follows one rank's traffic to another's, as far as a tenant can see: `path`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -52,7 +53,11 @@ def path(
     for rank in (start_rank, end_rank):
         if not graph.knows(rank):
             known = f"of {graph.size}" if graph.size else "at all"
-            say_error(f"no log or dump names rank {rank} {known}", "run the job with NCCL_DEBUG=INFO, or pass --log")
+            read = "" if graph.size else _read_as(log or ())
+            say_error(
+                f"no log or dump names rank {rank} {known}{read}",
+                "pass by --log what a job printed with NCCL_DEBUG=INFO",
+            )
             raise typer.Exit(UNKNOWN)
     if graph.placed < graph.links:
         say(f"pharoah-tenant: of {graph.links:,} connections in the logs, {graph.placed:,} could be placed")
@@ -60,6 +65,17 @@ def path(
     with failing():
         code = show_routes(found, out, as_json=as_json)
     raise typer.Exit(code)
+
+
+def _read_as(logs: Sequence[Path]) -> str:
+    """What the first of these files is, where it may be no log at all."""
+    from federation.runtime.reading import form_of, open_inputs
+
+    for file in logs:
+        with open_inputs(file) as inputs:
+            for reader in inputs:
+                return f": {reader.file} is {form_of(reader.peek())}"
+    return ""
 
 
 def _found(home: Path, beginning: str) -> str:

@@ -37,11 +37,13 @@ Catalogue = Annotated[
 class Described(TypedDict):
     """A workload. Operators are names with log2 sizes; collectives are kind, log2 of ranks, and log2 of bytes.
 
-    `lacks` names what the traces do not tell: `shapes`, `weights` or `operators`. `software` is in no token.
+    `replicas` is how many devices one process drives with copies of the model, as torch.nn.DataParallel does. `lacks`
+    names what the traces do not tell: `shapes`, `weights` or `operators`. `software` and `replicas` are in no token.
     """
 
     precision: str
     parallelism: str
+    replicas: int
     versions: dict[str, str]
     software: dict[str, str]
     kernel_families: list[str]
@@ -64,6 +66,7 @@ def describe(traces: Traces, home: Home, *, as_json: AsJson = False) -> None:
         described: Described = {
             "precision": descriptor.precision,
             "parallelism": descriptor.parallelism,
+            "replicas": descriptor.replicas,
             "versions": dict(descriptor.versions),
             "software": dict(descriptor.software),
             "kernel_families": sorted(descriptor.kernel_families),
@@ -76,7 +79,7 @@ def describe(traces: Traces, home: Home, *, as_json: AsJson = False) -> None:
         return
     show(
         f"precision        {descriptor.precision or 'not recorded'}",
-        f"parallelism      {descriptor.parallelism}",
+        f"parallelism      {descriptor.parallelism}{_within(descriptor.replicas)}",
         f"versions         {', '.join(' '.join(pair) for pair in descriptor.versions) or 'not recorded'}",
         f"other software   {', '.join(' '.join(pair) for pair in descriptor.software) or 'not recorded'}",
         f"kernel families  {', '.join(sorted(descriptor.kernel_families)) or 'not recorded'}",
@@ -88,6 +91,10 @@ def describe(traces: Traces, home: Home, *, as_json: AsJson = False) -> None:
         *(f"  {operator_text(operator)}" for operator in sorted(descriptor.operators)),
         *(f"archetype unknown: {LACKING[what]}" for what in descriptor.lacks),
     )
+
+
+def _within(replicas: int) -> str:
+    return f" (data parallel of {replicas} devices within one process)" if replicas > 1 else ""
 
 
 class Nearest(TypedDict):

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from crypto.errors import PharoahError
 from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, of_form, open_inputs
+from federation.runtime.visible import counted_as
 from tenant_client.sources import execution_trace, kineto, nccl_log
 from tenant_client.sources.trace import Argument, Call, Collective, Dims, Trace, item_bytes
 from tenant_client.workload.descriptor import Descriptor, Operator
@@ -39,6 +40,10 @@ from tenant_client.workload.operators import (
 )
 
 _WANTED = "pass JSON traces of torch.profiler or ExecutionTraceObserver"
+_RECORD_CALLS = (
+    "record the processor's side, too: profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],"
+    " record_shapes=True)"
+)
 BETWEEN_TENSORS = -1  # separates the dimensions of two tensors in an operator's shape
 ANY_SIZE = 0  # stands for a size that is no weight's: batch, sequence length, products of them
 # A weight shape dominates from this share of all heavy calls on: between 1/8 and 1/9, since models are made of blocks
@@ -113,7 +118,7 @@ def describe(traces: Sequence[Trace]) -> Descriptor:
     ran = {call.name for call in calls}
     ran |= {kernel for trace in traces for kernel in trace.kernels if ran and is_compiled(kernel)}
     if not any(is_part_of_a_model(name) or is_compiled(name) for name in ran) and not any(map(_replayed, traces)):
-        raise NothingToDescribe(f"no operator in {', '.join(trace.file for trace in traces) or 'no input'}")
+        raise _nothing(traces)
     weights = _weights(calls)
     shapes = {dims for (_, dims) in weights} | {dims[::-1] for (_, dims) in weights}
     lacks = _lacks(traces, calls, weights)
@@ -127,9 +132,23 @@ def describe(traces: Sequence[Trace]) -> Descriptor:
         versions=tuple(sorted({item for trace in traces for item in trace.versions.items()})),
         kernel_families=frozenset(map(kernel_family, kernels)),
         lacks=lacks,
+        replicas=_replicas(traces),
         counts=_counts(traces, calls, lacks) if lacks else (),
         software=tuple(sorted({item for trace in traces for item in trace.software.items()})),
     )
+
+
+def _nothing(traces: Sequence[Trace]) -> NothingToDescribe:
+    """Why there is nothing to describe; of kernels alone what they tell, and how to record what called them."""
+    files = ", ".join(trace.file for trace in traces) or "no input"
+    kernels = sum((trace.kernels for trace in traces), Counter[str]())
+    if any(trace.is_of_xla for trace in traces):
+        return NothingToDescribe(f"no operator of PyTorch in {files}, a trace of XLA (JAX, TensorFlow)")
+    if not kernels:
+        return NothingToDescribe(f"no operator in {files}")
+    families = ", ".join(sorted(set(map(kernel_family, kernels))))
+    ran = f"{counted_as(kernels.total(), 'kernel')} of {counted_as(len(kernels), 'name')} ({families})"
+    return NothingToDescribe(f"no operator in {files}, the GPU's side alone: {ran}", hint=_RECORD_CALLS)
 
 
 def _lacks(traces: Sequence[Trace], calls: Iterable[Call], weights: Mapping[tuple[str, Dims], int]) -> tuple[str, ...]:
@@ -264,7 +283,14 @@ def _parallelism(traces: Sequence[Trace], calls: Mapping[Call, int]) -> str:
     """What collectives say of how the work is divided, e.g. `dp+ep`: by their group's name, their message, or type."""
     activations = _activations(calls)
     found = {_mark(collective, activations) for trace in traces for collective in trace.collectives}
+    if _replicas(traces) > 1:
+        found.add("dp")
     return "+".join(mark for mark in _ORDER if mark in found) or "none"
+
+
+def _replicas(traces: Iterable[Trace]) -> int:
+    """On how many devices one process runs copies of the model; 1 where each has a process of its own."""
+    return max((len(trace.devices) for trace in traces if trace.replicates), default=1)
 
 
 def _mark(collective: Collective, activations: set[int]) -> str:

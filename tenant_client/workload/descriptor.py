@@ -40,6 +40,9 @@ class Descriptor:
     `lacks` names what the traces do not tell (`shapes`, `weights`, `operators`), and `counts` what they have instead:
     names of operators or kernels with how often each ran, divided by what all have in common.
 
+    `replicas` is how many devices one process drives with copies of the model (torch.nn.DataParallel), 1 where each has
+    its own process; no rung holds it, as none holds the number of ranks.
+
     `software` holds further packages, the driver and the kernel, with their versions. It is for the owner's own checks:
     no rung holds it.
     """
@@ -54,6 +57,7 @@ class Descriptor:
     lacks: tuple[str, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()
     software: tuple[tuple[str, str], ...] = ()
+    replicas: int = 1
 
     def to_json(self) -> str:
         """Text for the owner's own journal; sets are sorted, so that equal descriptors have equal texts."""
@@ -74,6 +78,7 @@ class Descriptor:
             lacks=tuple(told.get("lacks", ())),
             counts=tuple((name, count) for name, count in told.get("counts", ())),
             software=tuple((name, version) for name, version in told.get("software", ())),
+            replicas=told.get("replicas", 1),
         )
 
 

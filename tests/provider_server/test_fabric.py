@@ -169,6 +169,27 @@ def test_files_about_a_fabric_may_be_packed(ending: str, pack: Callable[[bytes],
         load_fabric([tmp_path / "packed.zst"], Inventory())
 
 
+CONTINUED = (
+    "# two racks\nSwitchName=leaf1 \\\n    Nodes=n[1-4] LinkSpeed=100\n"
+    "SwitchName=leaf2 Nodes=n[5-6],\\\nn[7-8]   # the other\nSwitchName=spine \\  \n  Switches=leaf[1-2]\n"
+)
+SHOWN = (
+    "SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-4]\nSwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[5-8]\n"
+    "SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-8] Switches=leaf[1-2]\n"
+)
+
+
+@pytest.mark.parametrize(("name", "text"), [("topology.conf", CONTINUED), ("topology.txt", SHOWN)])
+def test_slurms_tree_may_have_continued_lines_or_be_what_scontrol_shows(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    found = load_fabric([tmp_path / name], Inventory())
+    assert found.nodes == {f"n{number}" for number in range(1, 9)}
+    hops = [hop for kind, hop in names(found, "n1", "n8") if kind == "switch"]
+    assert hops == ["leaf1", "spine", "leaf2"]
+    (route,) = routes(found, "n1", "n4", NONE)
+    assert [hop.name for hop in route.hops if hop.kind == "switch"] == ["leaf1"]
+
+
 def test_lldp_of_either_form(tmp_path: Path) -> None:
     files = {f"gpu-{n}_DOT_json": json.dumps(told) for n, told in enumerate((ONE, TWO, JSON0), 1)}
     found = fabric(tmp_path, **files)
@@ -201,6 +222,8 @@ def test_what_is_no_file_about_a_fabric_is_left_out_beside_others_and_refused_al
         ),
         ('0x0002c90200404ad8 "SwitchX -  Mellanox Technologies"      4    3[  ] ==( 4X 25.78 Gbps', "`iblinkinfo`"),
         ("How these were made: 1 == 1\n", "is text: neither"),
+        ("{ SW Ports:29 SystemGUID:0c42a103004d0000 }\n", "`ibdiagnet` writes"),
+        ("# ours\n- topology: topo1\n  tree:\n    switches:\n", "Slurm's topology.yaml"),
     ],
 )
 def test_what_other_tools_of_a_fabric_write_is_named(text: str, form: str, tmp_path: Path) -> None:
@@ -256,6 +279,8 @@ def test_nodes_forward_nothing() -> None:
         ("a.json", "{}", "no lldp"),
         ("a.json", "[]", "no lldp"),
         ("a.conf", "NodeName=x", "no SwitchName"),
+        ("a.conf", "# blocks\nBlockName=b1 \\\n Nodes=n[1-4]\n", ":2: no SwitchName, but blocks"),
+        ("a.json", '[{"source_guid": "0x0c42", "destination_guid": "0x0c43"}]', "is JSON of UFM: no lldp"),
         ("a.conf", "# nothing", "no switch"),
         ("a.txt", "hello", "neither"),
     ],

@@ -258,6 +258,30 @@ def test_what_kueue_evicts_is_requeued_and_its_limit_is_the_planned_end(play: Pl
     assert play.hours("pod", "uid-a") == (0.0, 0.4)
 
 
+def without_start(pod: dict[str, Any], **state: Any) -> dict[str, Any]:
+    one = {"name": "main", "ready": True, "restartCount": 0, "image": "train", "imageID": "", "state": state}
+    status = {"phase": pod["status"]["phase"]} | ({"containerStatuses": [one]} if state else {})
+    return {**pod, "status": status}
+
+
+def test_a_pod_that_tells_no_start_began_when_its_container_did(play: Play) -> None:
+    pod = without_start(a_pod("a"), running={"startedAt": time(0.25)})
+    assert play.look(pod, hours=1.0) == [Recorded.BEGUN]
+    assert play.hours("pod", "uid-a")[0] == 0.25
+
+
+def test_pods_of_which_nothing_tells_the_start_are_told_once_by_number_and_name(
+    play: Play, caplog: pytest.LogCaptureFixture
+) -> None:
+    pods = [without_start(a_pod(name)) for name in ("b", "a")]
+    waiting = a_pod("w", "", "Pending")
+    for _ in range(2):
+        assert play.look(*pods, waiting, a_pod("c", "n2")) in ([Recorded.BEGUN], [])
+    assert play.look(pods[0]) == [Recorded.ENDED]
+    (said,) = [one.message for one in caplog.records if "left out" in one.message]
+    assert "2 pods, the first team/a: neither status.startTime nor a container" in said
+
+
 # ---- one tenant's object beside those of others ----------------------------------------------------------------------
 
 

@@ -128,6 +128,37 @@ def test_a_file_that_cannot_be_read_is_an_error_that_says_where(tmp_path: Path, 
         read_outages(written(tmp_path, content))
 
 
+NEW_YEAR_H = 490_896.0  # 2026-01-01, in hours since 1970
+ROWS = {
+    "semicolons": "node;start;end;kind\na;31.12.2025 14:00;01.01.2026 02:00;gpu\n",
+    "tabs": "Node\tStart\tEnd\tKind\na\t2025-12-31 14:00\t2026-01-01 02:00\tgpu\n",
+    "bars": "node|start|end|kind\na|2025/12/31 14:00|2026/01/01 02:00|gpu\n",
+    "noon": HEADER + "a,12/31/2025 2:00 PM,1/1/2026 2:00 AM,gpu\n",
+    "months": HEADER + "a,31/Dec/25 2:00 PM,01/Jan/2026 02:00,gpu\n",
+    "objects": '[{"node": "a", "start": "2025-12-31T14:00:00Z", "end": "2026-01-01T02:00:00Z", "kind": "gpu"}]',
+    "lines": '{"Node": "a", "Start": 1767189600, "End": 1767232800, "Kind": "gpu"}\n',
+}
+
+
+@pytest.mark.parametrize("form", ROWS)
+def test_columns_objects_and_times_in_other_forms_are_the_same_outages(form: str, tmp_path: Path) -> None:
+    found = read_outages(written(tmp_path, ROWS[form]))
+    assert found.rows.rows() == [("a", NEW_YEAR_H - 10, NEW_YEAR_H + 2, "gpu")]
+    assert found.left_out == ()
+
+
+def test_days_before_months_are_refused_also_where_they_may_be_months(tmp_path: Path) -> None:
+    rows = "a,02/01/2026 14:00,02/01/2026 15:00,x\na,03/01/2026 14:00,03/01/2026 15:00,x\na,13/01/2026 14:00,,x\n"
+    with pytest.raises(UnusableOutages, match=r"row 3: '13/01/2026 14:00' .* day before the month"):
+        read_outages(written(tmp_path, HEADER + rows))
+
+
+def test_an_outage_of_objects_may_last_and_lack_a_kind(tmp_path: Path) -> None:
+    lasting, over = {"node": "a", "start": "1970-01-03T00:00:00Z", "end": None}, {"node": "b", "start": 72, "end": 73}
+    text = f"{json.dumps(lasting)}\n{json.dumps(over | {'kind': 'x'})}"
+    assert read_outages(written(tmp_path, text)).rows.rows() == [("a", 48.0, None, "unknown"), ("b", 72.0, 73.0, "x")]
+
+
 def test_rows_that_cannot_be_used_are_told_and_the_others_count(tmp_path: Path) -> None:
     lanl = read_outages(Path(__file__).parent / "outages" / "lanl_no_node.csv")
     assert lanl.rows["node"].to_list() == ["2/0", "2/1"]

@@ -290,6 +290,25 @@ def test_leases_are_recorded_once_with_their_nodes_and_contexts(
     assert lease.end_h - lease.start_h == pytest.approx(1 / 3600)
 
 
+def test_accounts_in_capital_letters_are_those_of_the_settings(
+    grounds: Grounds, provider: Provider, tmp_path: Path
+) -> None:
+    answer = copy.deepcopy(SAID)
+    for job in answer["jobs"]:
+        job["account"] = job["account"].upper()
+    seen = looked(grounds, provider, tmp_path, answer)
+    assert len(seen.changes) == len(STARTED)
+    assert seen.left_out == {"account 'LAB-B' is not in [leases] slurm_accounts": 1}
+
+
+def test_where_no_account_is_named_each_is_told_with_its_number(provider: Provider, tmp_path: Path) -> None:
+    recorder = LeaseRecorder(provider, tmp_path / "provider", CONTEXTS)
+    seen = follow(provider, recorder, bytes(32), {}, starts(), 5e5)
+    assert not seen.changes
+    assert sum(seen.left_out.values()) == len(starts())
+    assert all("slurm_accounts, which names none" in why for why in seen.left_out)
+
+
 def test_an_end_that_changes_is_followed_and_told(grounds: Grounds, provider: Provider, tmp_path: Path) -> None:
     looked(grounds, provider, tmp_path, changed(SUSPENDED, end=0, state="RUNNING"))
     longer = looked(grounds, provider, tmp_path, changed(SUSPENDED, end=0, state="RUNNING", limit=20))

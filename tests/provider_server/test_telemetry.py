@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import lzma
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -506,6 +507,37 @@ def test_rows_that_are_no_samples_are_counted(tmp_path: Path) -> None:
     assert (found.of(Reason.BAD_ROW, POWER), found.of(Reason.NOT_A_NUMBER, "power"), found.used) == (2, 1, 1)
 
 
+def answered(*metrics: dict[str, str]) -> str:
+    """What Prometheus answers to a query of a range."""
+    values = [[START_S + 15 * n, str(200 + n)] for n in range(240)]
+    result = [{"metric": metric, "values": values} for metric in metrics]
+    return json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
+
+
+def test_a_saved_answer_of_prometheus_is_read_as_the_table_of_its_samples(tmp_path: Path) -> None:
+    named = [labels(POWER, Hostname=node, UUID=f"GPU-{node}", job="x") for node in ("n1", "n2")]
+    (tmp_path / "range.json").write_text(answered(*named, {"__name__": "other", "Hostname": "n1"}))
+    book = a_book()
+    hours = list(summarise(FileSource([tmp_path / "range.json"]), book, window(3)))
+    assert (quality(book).read, quality(book).used) == (720, 480)
+    power = hours[0].rows.filter(pl.col("metric") == "power")
+    means = dict(power.select("node", "mean").iter_rows())
+    assert means == {"n1": 319.5, "n2": 319.5}
+
+
+def test_an_export_of_victoria_metrics_is_read_as_the_table_of_its_samples(tmp_path: Path) -> None:
+    times = [int(1000 * START_S) + 15_000 * n for n in range(240)]
+    lines = [
+        {"metric": labels(POWER, Hostname=node), "values": [200 + n for n in range(240)], "timestamps": times}
+        for node in ("n1", "n2")
+    ]
+    (tmp_path / "export.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    book = a_book()
+    hours = list(summarise(FileSource([tmp_path / "export.jsonl"]), book, window(3)))
+    assert (quality(book).read, quality(book).used) == (480, 480)
+    assert hours[0].rows.filter(pl.col("metric") == "power")["mean"].to_list() == [319.5, 319.5]
+
+
 def test_a_file_of_another_form_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("time,metric\n1,2\n")
     (tmp_path / "b.csv").write_text("\ufefftime_s;metric;value;Hostname\r\n1;m;50,5;n1\r\n")
@@ -513,6 +545,16 @@ def test_a_file_of_another_form_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.prom").write_text('# TYPE DCGM_FI_DEV_GPU_TEMP gauge\nDCGM_FI_DEV_GPU_TEMP{gpu="0"} 45\n')
     (tmp_path / "bare.prom").write_text('DCGM_FI_DEV_GPU_TEMP{gpu="0"} 45\n')
     (tmp_path / "a.pdf").write_bytes(b"%PDF-1.7\n\0\1\2\3")
+    (tmp_path / "wide.csv").write_text('"Time","n1:9400"\n"2026-11-24 06:00:00","51"\n')
+    (tmp_path / "a.lp").write_text("gpu,host=n1,index=0 temperature=51i,power=300.5 1795500000000000000\n")
+    (tmp_path / "vector.json").write_text(
+        '{"status":"success","data":{"resultType":"vector","result":[{"metric":{}}]}}'
+    )
+    (tmp_path / "sum.json").write_text(answered({"instance": "n1"}))
+    (tmp_path / "error.json").write_text('{"status":"error","errorType":"bad_data","error":"too many points"}')
+    (tmp_path / "timed.prom").write_text('# TYPE a gauge\na{instance="n1"} 51 1795500000\n# EOF\n')
+    (tmp_path / "dmon.txt").write_text("#Entity   GPUTL  TMPTR\nID\nGPU 0     99     51\n")
+    (tmp_path / "other.json").write_text('{"panels": []}')
     for name, words in {
         "a.csv": "has no column",
         "b.csv": "has ';' between its columns",
@@ -521,6 +563,14 @@ def test_a_file_of_another_form_is_named(tmp_path: Path) -> None:
         "a.prom": "a scrape of /metrics",
         "bare.prom": "a scrape of /metrics",
         "a.pdf": "a PDF",
+        "wide.csv": "has no column metric, time_s, value, but Time, n1:9400",
+        "a.lp": "InfluxDB's line protocol",
+        "vector.json": "for one moment",
+        "sum.json": "no series with the name of a metric",
+        "error.json": "Prometheus reports 'too many points'",
+        "other.json": "is other JSON",
+        "timed.prom": "text of OpenMetrics with times",
+        "dmon.txt": "a table that `dcgmi dmon` prints",
     }.items():
         with pytest.raises((UnusableFile, SourceError), match=f"{re.escape(name)}.*{words}"):
             list(FileSource([tmp_path / name]).chunks(a_book(), window()))

@@ -267,15 +267,28 @@ def test_graphs_whose_capture_was_traced_lack_nothing() -> None:
     assert found.structure == REFERENCE.structure
 
 
-@pytest.mark.parametrize(
-    "events", [[], [kernel("gemm")], [operator(Op("aten::empty"))], [annotation("ProfilerStep#1", 0)]]
-)
+@pytest.mark.parametrize("events", [[], [operator(Op("aten::empty"))], [annotation("ProfilerStep#1", 0)]])
 def test_there_must_be_something_to_describe(events: list[Any]) -> None:
     with pytest.raises(NothingToDescribe, match=r"^no operator in rank0$") as failure:
         describe([read_kineto(kineto(events))])
     assert "torch.profiler" in failure.value.diagnostics()
     with pytest.raises(NothingToDescribe, match="no operator in no input"):
         describe([])
+
+
+def test_a_trace_of_xla_is_named() -> None:
+    op = {"ph": "X", "pid": 1, "tid": 13, "ts": 1.0, "dur": 5.0, "name": "fusion.1", "args": {"hlo_op": "fusion.1"}}
+    with pytest.raises(NothingToDescribe, match=r"^no operator of PyTorch in rank0, a trace of XLA"):
+        describe([read_kineto(kineto([op]))])
+
+
+def test_of_kernels_alone_it_is_told_what_they_are_and_how_to_record_what_called_them() -> None:
+    events = [kernel("ampere_sgemm_128x64_tn"), kernel("ampere_sgemm_128x64_tn"), kernel("softmax_warp_forward")]
+    with pytest.raises(
+        NothingToDescribe, match=r"^no operator in rank0, the GPU's side alone: 3 kernels of 2 names"
+    ) as failure:
+        describe([read_kineto(kineto(events))])
+    assert "ProfilerActivity.CPU" in failure.value.diagnostics()
 
 
 # ---- precision, parallelism, versions ------------------------------------------------------------------------------
@@ -397,6 +410,39 @@ def test_files_of_every_form_are_read_together(tmp_path: Path) -> None:
     for file in files:
         assert describe_files([file]).structure == REFERENCE.structure
     assert describe_files(files).operators == REFERENCE.operators
+
+
+def on_device(device: int) -> dict[str, Any]:
+    return {**kernel("gemm"), "args": {"device": device, "stream": 7}}
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        [annotation("DataParallel.forward", 5.0)],
+        [operator(Op("Scatter")), operator(Op("Broadcast")), operator(Op("Gather"))],
+        [{**operator(Op("torch/nn/parallel/data_parallel.py(156): forward")), "cat": "python_function"}],
+    ],
+)
+def test_data_parallel_of_one_process_is_told_with_the_number_of_its_devices(marks: list[Any]) -> None:
+    step = [operator(op) for op in GPT.step()]
+    found = describe([read_kineto(kineto([*step, *marks, *map(on_device, range(4))]))])
+    assert (found.parallelism, found.replicas) == ("dp", 4)
+    assert rungs(found, ()).inputs == rungs(replace(found, replicas=2), ()).inputs
+
+
+@pytest.mark.parametrize(
+    "marks",
+    [
+        [],
+        [operator(Op("aten::gather")), operator(Op("aten::scatter"))],
+        [annotation("DistributedDataParallel.forward", 5.0)],
+    ],
+)
+def test_layers_of_one_process_on_several_devices_are_no_replicas(marks: list[Any]) -> None:
+    step = [operator(op) for op in GPT.step()]
+    found = describe([read_kineto(kineto([*step, *marks, *map(on_device, range(4))]))])
+    assert (found.parallelism, found.replicas) == (REFERENCE.parallelism, 1)
 
 
 def test_an_nccl_log_among_the_traces_adds_its_version_and_nothing_else(tmp_path: Path) -> None:

@@ -149,6 +149,19 @@ def test_the_verb(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, asked).exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [('<system version="1">\n  <cpu numaid="0"/>\n</system>\n', "a topology that NCCL dumped"), ("hi", "text")],
+)
+def test_of_what_names_no_rank_the_form_and_what_to_pass_are_told(text: str, form: str, tmp_path: Path) -> None:
+    (tmp_path / "some.gz").write_bytes(gzip.compress(text.encode()))
+    asked = ["path", "--home", str(tmp_path), "--log", str(tmp_path / "some.gz"), "--from", "0", "--to", "2"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 3
+    assert f"some.gz is {form}\n" in done.stderr
+    assert "NCCL_DEBUG=INFO" in done.stderr
+
+
 # ---- real logs -------------------------------------------------------------------------------------------------------
 
 

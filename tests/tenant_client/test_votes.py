@@ -1,4 +1,4 @@
-"""The votes of a lease in a window sum to one at most, and change a table by no more than the norm that its price is made of."""
+"""A lease's votes in a window sum to one at most, and change a table by no more than the norm that is priced."""
 
 import math
 from pathlib import Path

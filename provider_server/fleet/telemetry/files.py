@@ -1,5 +1,8 @@
 """Samples from Parquet and CSV files in long form: a time, a metric's name, a value, and a column for every label.
 
+A saved answer of Prometheus (JSON, a matrix) or an export of VictoriaMetrics is read as such a table; what
+`query_range` repeats after a series vanished is repeated here.
+
 Read in bounded batches, in the order of the file; packed files are unpacked. Of columns that name no node, device or
 part, a series keeps one number that tells it from others, so that a table with hundreds of labels takes no more memory
 than one with three. Times are seconds since 1970 (`ms` for milliseconds), or of a date
@@ -16,11 +19,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import polars as pl
 
 from crypto.errors import PharoahError
+from federation.runtime.foreign import MALFORMED
 from federation.runtime.reading import CappedReader, form_of, is_text, open_inputs
+from federation.runtime.visible import visible
 from provider_server.fleet.telemetry.quality import Reason
 from provider_server.fleet.telemetry.samples import LABELS_READ, UNKNOWN, Chunk, SeriesBook, Stamps, Window
 
@@ -28,6 +34,13 @@ BATCH_ROWS = 1_000_000
 PARQUET = b"PAR1"
 OTHERS = "other labels"
 SCRAPE = "let Prometheus scrape it and set [telemetry] prometheus_url, or export samples with their times"
+RANGE = "a saved answer of Prometheus to /api/v1/query_range, or to /api/v1/query of METRIC[1d]"
+MOST_NAMED = 6
+TABLES = ("text", "a table with commas between its columns")
+_ANSWER = re.compile(rb'\s*\{\s*"status"\s*:')
+LOAD = f"load it by `promtool tsdb create-blocks-from openmetrics` into Prometheus, and pass {RANGE}"
+_EXPORT = re.compile(rb'\s*\{\s*"metric"\s*:\s*\{')
+_TIMED = re.compile(rb"(?m)^[a-zA-Z_:][\w:]*(?:\{[^}\n]*\})? [-+\d.eNIaf]+ \d{10,13}(?:\.\d+)?$")
 _SCRAPE = re.compile(rb"(?m)^# (?:HELP|TYPE) \w|^[a-zA-Z_:][\w:]*\{[^}\n]*\} [-+\d.eNI]")
 SECONDS = {"s": 1.0, "ms": 1e-3}
 NAME = "__name__"
@@ -36,7 +49,39 @@ NAME = "__name__"
 class UnusableFile(PharoahError):
     """A file of samples that cannot be read."""
 
-    default_hint = "a file needs columns for time, metric and value, and one for each label; see docs/telemetry.md"
+    default_hint = (
+        "a file has a row for each sample, with the columns time_s (seconds since 1970), metric, value, and one for"
+        f" each label; {RANGE} also serves; see docs/telemetry.md"
+    )
+
+
+class _Result(msgspec.Struct):
+    metric: dict[str, str]
+    values: list[tuple[float, str]] = []
+
+
+class _Export(msgspec.Struct):
+    metric: dict[str, str]
+    values: list[float | None]
+    timestamps: list[int]
+
+    def samples(self) -> list[tuple[float, str]]:
+        """Times in seconds, and values; null is no number."""
+        return [(at_ms / 1000, str(value)) for at_ms, value in zip(self.timestamps, self.values, strict=False)]
+
+
+_exported = msgspec.json.Decoder(_Export)
+
+
+class _Data(msgspec.Struct):
+    resultType: str  # noqa: N815  # Prometheus' own name
+    result: list[_Result]
+
+
+class _Answer(msgspec.Struct):
+    status: str
+    data: _Data | None = None
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,13 +125,45 @@ class FileSource:
                 head = reader.peek()
                 if head.startswith(PARQUET):
                     lazy = pl.scan_parquet(_source(reader))
+                elif _ANSWER.match(head):
+                    lazy = self._answered(reader).lazy()
+                elif _EXPORT.match(head):
+                    lazy = self._exported(reader).lazy()
+                elif _TIMED.search(head):
+                    raise UnusableFile(f"{reader.file} is text of OpenMetrics with times, which is not read", hint=LOAD)
                 elif _SCRAPE.search(head):
                     raise UnusableFile(f"{reader.file} is a scrape of /metrics: one moment, and no times", hint=SCRAPE)
-                elif is_text(head):
+                elif is_text(head) and form_of(head) in TABLES:
                     lazy = pl.scan_csv(_source(reader), infer_schema=False)
                 else:
                     raise UnusableFile(f"{reader.file} is {form_of(head)}")
                 yield from self._read(lazy, reader.file)
+
+    def _answered(self, reader: CappedReader) -> pl.DataFrame:
+        """The samples of a saved answer of Prometheus, a row for each; UnusableFile where it has none with times."""
+        layout = self._layout
+        try:
+            answer = msgspec.json.decode(reader.read(), type=_Answer)
+        except MALFORMED as error:
+            raise UnusableFile(f"{reader.file} is no answer of Prometheus: {error}", hint=f"pass {RANGE}") from error
+        if answer.status != "success" or answer.data is None:
+            raise UnusableFile(f"{reader.file}: Prometheus reports {visible(answer.error)!r}", hint=f"pass {RANGE}")
+        if answer.data.resultType != "matrix":
+            raise UnusableFile(f"{reader.file} is an answer of Prometheus for one moment", hint=f"pass {RANGE}")
+        if not any(NAME in one.metric for one in answer.data.result):
+            raise UnusableFile(
+                f"{reader.file} has no series with the name of a metric", hint=f"pass {RANGE}, not of a sum"
+            )
+        return pl.concat([_series(one, layout) for one in answer.data.result], how="diagonal")
+
+    def _exported(self, reader: CappedReader) -> pl.DataFrame:
+        """The samples that VictoriaMetrics exports, a series on each line; UnusableFile for another form."""
+        try:
+            found = [_exported.decode(line) for line in reader.read().splitlines() if line.strip()]
+        except MALFORMED as error:
+            raise UnusableFile(f"{reader.file} is no export of VictoriaMetrics: {error}") from error
+        series = (_Result(one.metric, one.samples()) for one in found)
+        return pl.concat([_series(one, self._layout) for one in series], how="diagonal")
 
     def _read(self, lazy: pl.LazyFrame, file: str) -> Iterator[pl.DataFrame]:
         layout = self._layout
@@ -96,7 +173,7 @@ class FileSource:
                 if sign := next((sign for sign in ";\t|" if len(names) == 1 and sign in names[0]), ""):
                     hint = "save it with commas between them, and points in numbers"
                     raise UnusableFile(f"{file} has {sign!r} between its columns", hint=hint)
-                raise UnusableFile(f"{file} has no column {', '.join(sorted(missing))}")
+                raise UnusableFile(f"{file} has no column {', '.join(sorted(missing))}, but {_few(names)}")
             known = [name for name in names if name in {layout.time, layout.metric, layout.value, *LABELS_READ}]
             others = [name for name in names if name not in known]
             if others:
@@ -131,6 +208,20 @@ class FileSource:
         for name, count in bad.group_by(NAME).len().iter_rows():
             book.tally.read(count)
             book.tally.count(Reason.BAD_ROW, name or "", count)
+
+
+def _series(one: _Result, layout: Layout) -> pl.DataFrame:
+    columns = {layout.time: [at for at, _ in one.values], layout.value: [text for _, text in one.values]}
+    labels = {name: text for name, text in one.metric.items() if name not in columns and name != NAME}
+    told = labels | {layout.metric: one.metric.get(NAME, "")}
+    times = pl.DataFrame(columns, schema={layout.time: pl.Float64, layout.value: pl.String})
+    return times.with_columns(
+        pl.col(layout.time) / SECONDS[layout.unit], *(pl.lit(text).alias(name) for name, text in told.items())
+    )
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(visible(name[:40]) for name in names[:MOST_NAMED])
 
 
 def _source(reader: CappedReader) -> Path | io.BytesIO:

@@ -11,7 +11,7 @@ is wrong with one gang, the others are recorded.
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,9 +21,10 @@ import msgspec
 from crypto.errors import DecodeError, PharoahError
 from federation.protocol.job_leases import lease_key
 from federation.protocol.pod_leases import lease_of_gang
+from federation.runtime.visible import counted_as
 from provider_server.intake.kubernetes.api import Api, VersionGone
 from provider_server.intake.kubernetes.gangs import Cluster, Standing, Workloads, gangs, standing
-from provider_server.intake.kubernetes.objects import PATHS, Watched
+from provider_server.intake.kubernetes.objects import PATHS, Pod, Watched
 from provider_server.intake.lease_events import FAULTS, Begin, Change, End, Requeue, why
 from provider_server.intake.recorder import LeaseRecorder, Recorded
 from provider_server.settings import Kubernetes
@@ -67,13 +68,16 @@ class Follower:
         self._running, self._looked_at = {one.lease: one for one in self._kept.running.values()}, self._kept.at
         self._done: set[str] = set()  # leases that are over, while their pods are still listed
         self._said: dict[str, str] = {}  # what was wrong, by lease
+        self._startless: frozenset[str] = frozenset()  # pods of which it was said that they tell no start
 
     def look(self, cluster: Cluster, now: datetime) -> list[Recorded]:
         """Records what changed, and returns it; each kind of the cluster must have been listed."""
         workloads = cluster.workloads()
         recorded: list[Recorded] = []
         found: set[str] = set()
-        for (namespace, gang), pods in gangs(cluster, self._tenants, self._resources).items():
+        members = gangs(cluster, self._tenants, self._resources)
+        self._tell_startless([pod for pods in members.values() for pod in pods if pod.lacks_start])
+        for (namespace, gang), pods in members.items():
             lease = str(lease_of_gang(self._keys[self._tenants[namespace]], gang))
             if lease not in found and lease not in self._done:
                 with self._guarding(lease, f"{namespace}/{pods[0].metadata.name}"):
@@ -112,6 +116,17 @@ class Follower:
         if self._running.pop(lease, None) is not None:
             kind = _end_of(one.namespace, one.owners, workloads)
             yield self._recorder.take(kind(lease, max(one.over_at or now, one.since or now)))
+
+    def _tell_startless(self, pods: Sequence[Pod]) -> None:
+        """Says once how many pods are left out since nothing tells their start, with the name of the first."""
+        names = sorted(f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods)
+        if not self._startless.issuperset(names):
+            told = f"{counted_as(len(names), 'pod')}, the first {names[0]}"
+            fields = {"event": "kubernetes", "error": "", "hint": "the kubelet writes status.startTime"}
+            logger.warning(
+                "left out: %s: neither status.startTime nor a container tells since when", told, extra=fields
+            )
+        self._startless = frozenset(names)
 
     @contextmanager
     def _guarding(self, lease: str, name: str) -> Iterator[None]:

@@ -118,7 +118,7 @@ def standing(gang: Gang, pods: Sequence[Pod], cluster: Cluster, workloads: Workl
     """What the objects of a gang say of it; all of its pods are in one namespace."""
     namespace = pods[0].metadata.namespace
     ran = [pod for pod in pods if pod.has_run]
-    starts = [pod.status.start_time for pod in ran if pod.status.start_time]
+    starts = [start for pod in ran if (start := pod.started_at)]
     begun = len(ran) >= _size(gang, pods, cluster) and all(pod.has_run or pod.is_over for pod in pods)
     is_over = all(pod.is_over for pod in pods)
     ends = [end for pod in pods if (end := pod.ended_at)]

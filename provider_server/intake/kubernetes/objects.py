@@ -90,15 +90,23 @@ class PodSpec(_Read, frozen=True):
     resource_claims: tuple[ClaimReference, ...] | None = None
 
 
-class Terminated(_Read, frozen=True):
-    """When a container ended."""
+class Running(_Read, frozen=True):
+    """When a container began."""
 
+    started_at: Time | None = None
+
+
+class Terminated(_Read, frozen=True):
+    """When a container began and ended."""
+
+    started_at: Time | None = None
     finished_at: Time | None = None
 
 
 class ContainerState(_Read, frozen=True):
     """The state of a container."""
 
+    running: Running | None = None
     terminated: Terminated | None = None
 
 
@@ -124,9 +132,21 @@ class Pod(_Read, frozen=True):
     status: PodStatus = PodStatus()
 
     @property
+    def started_at(self) -> datetime | None:
+        """When it began on its node, else when the first of its containers did; None where nothing tells."""
+        states = [status.state for status in self.status.container_statuses or ()]
+        parts = [part for state in states for part in (state.running, state.terminated) if part]
+        return self.status.start_time or min((part.started_at for part in parts if part.started_at), default=None)
+
+    @property
     def has_run(self) -> bool:
         """Whether it has begun on a node."""
-        return bool(self.spec.node_name and self.status.start_time)
+        return bool(self.spec.node_name and self.started_at)
+
+    @property
+    def lacks_start(self) -> bool:
+        """Whether it is or was on a node, and nothing tells since when."""
+        return bool(self.spec.node_name and self.status.phase != "Pending" and self.started_at is None)
 
     @property
     def is_over(self) -> bool:
