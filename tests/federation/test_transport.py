@@ -984,9 +984,9 @@ def an_unmask_request(plan: Plan, tenants: int = TENANTS) -> bytes:
     """For the first `tenants`, in one group, each of whom owns a lease of every row."""
     order = sorted(range(tenants), key=lambda number: keys().tenant_id(number))
     group = tuple(keys().tenants[number][0].sign(a_header(plan, number)) for number in order)
-    return keys().provider.sign(UnmaskRequest(signed(plan), (group,), None, (), ownerships()))
+    return keys().provider.sign(UnmaskRequest(signed(plan), (group,), ownerships()))
 
 
 def a_header(plan: Plan, tenant: int) -> ContributionHeader:
     named, zeros = plan_digest(signed(plan)), Digest(bytes(32))
-    return ContributionHeader(keys().tenant_id(tenant), plan.round_id, named, plan.first_hour, Nonce(bytes(16)), zeros)
+    return ContributionHeader(keys().tenant_id(tenant), plan.round_id, named, plan.start_hour, Nonce(bytes(16)), zeros)
