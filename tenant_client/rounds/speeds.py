@@ -24,8 +24,7 @@ SLOW = 1.1
 
 @dataclass(frozen=True)
 class PacedUnit:
-    """A unit with step times: its lease, window, first hour seen, context token, exact workload, and median step
-    (s)."""
+    """A unit with step times: lease, window, first hour seen, context token, exact workload, and median step (s)."""
 
     unit: str
     window: int
