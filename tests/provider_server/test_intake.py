@@ -175,7 +175,7 @@ def test_what_was_told_is_kept_for_thirteen_weeks(scene: Scene, monkeypatch: pyt
 
 @pytest.mark.nightly
 def test_hours_of_a_release_stay_counted(tmp_path: Path) -> None:
-    grounds = Grounds.of_failures(tmp_path, 3, 1)
+    grounds = Grounds.of_failures(tmp_path, 3)
     with grounds.opened(tmp_path) as federation:
         hold(federation, WEEKS[0])
         provider, tenant = federation.provider, str(federation.tenants[0].id)

@@ -29,7 +29,7 @@ from crypto.signing import SigningKey, open_signed, reopened
 from federation.protocol.bundle import Bundle
 from federation.protocol.directory import Member
 from federation.protocol.noise import Integers, NoiseSampler
-from federation.protocol.plan import Plan
+from federation.protocol.plan import Mechanism, Plan
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import UnmaskCall, UnmaskRequest
 from provider_server.fleet.leases import Lease
@@ -87,24 +87,24 @@ class Grounds:
     sampler: NoiseSampler
 
     @classmethod
-    def founded(
-        cls, root: Path, tenants: int, *, horizon: int = 1, cohort: int = COHORT, large: bool = False, **plan: Any
-    ) -> "Grounds":
+    def founded(cls, root: Path, tenants: int, *, cohort: int = COHORT, large: bool = False, **plan: Any) -> "Grounds":
         """A new federation below `root`, closed. Few cells are enough unless messages shall be `large`.
 
-        `plan` are further settings of its rounds.
+        An epoch has the windows `WEEKS`. `plan` are further settings of its rounds, or other ones.
         """
-        settings = PlanSettings(
-            epsilon=1.0,
-            delta=1e-8,
-            cohort_minimum=cohort,
-            noise_shares=1,
-            owners_minimum=2,
-            horizon=horizon,
-            marginals=MARGINALS if large else MARGINALS[:2],
-            band_edges_hours=(*(float(hour) for hour in range(250 if large else 2)), 100_000.0),
-            **plan,
-        )
+        usual: dict[str, Any] = {
+            "epsilon": 1.0,
+            "delta": 1e-8,
+            "mechanism": Mechanism.DISCRETE_GAUSSIAN,  # the scaling of which makes room for a whisper
+            "cohort_minimum": cohort,
+            "noise_shares": 1,
+            "owners_minimum": 2,
+            "windows": tuple(range(1, len(WEEKS) + 1)),
+            "weeks_per_epoch": len(WEEKS),
+            "marginals": MARGINALS if large else MARGINALS[:2],
+            "band_edges_hours": (*(float(hour) for hour in range(250 if large else 2)), 100_000.0),
+        }
+        settings = PlanSettings(**{**usual, **plan})
         policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0}
         sampler = InsecureWhisper()
         federation = found(root, tenants, settings, policy, sampler)
@@ -112,9 +112,9 @@ class Grounds:
         return cls(federation, sampler)
 
     @classmethod
-    def of_failures(cls, root: Path, tenants: int, horizon: int, **plan: Any) -> "Grounds":
+    def of_failures(cls, root: Path, tenants: int, **plan: Any) -> "Grounds":
         """The same, with leases of all tenants that fail once in each week."""
-        grounds = cls.founded(root, tenants, horizon=horizon, **plan)
+        grounds = cls.founded(root, tenants, **plan)
         with grounds.opened(root) as federation:
             for number in range(tenants):
                 begin(federation, number)
