@@ -984,7 +984,7 @@ def an_unmask_request(plan: Plan, tenants: int = TENANTS) -> bytes:
     """For the first `tenants`, in one group, each of whom owns a lease of every row."""
     order = sorted(range(tenants), key=lambda number: keys().tenant_id(number))
     group = tuple(keys().tenants[number][0].sign(a_header(plan, number)) for number in order)
-    return keys().provider.sign(UnmaskRequest(signed(plan), (group,), None, (), ownerships()))
+    return keys().provider.sign(UnmaskRequest(signed(plan), (group,), ownerships()))
 
 
 def a_header(plan: Plan, tenant: int) -> ContributionHeader:
