@@ -76,4 +76,4 @@ def test_job_weeks_are_counted_by_goodput_and_the_context_that_loses_time_misses
     plan = reopened(Plan, tenant.outbox.signed_plans()[0])
     assert "goodput" not in Policy().dimensions  # as shipped
     with pytest.raises(PlanRefused, match="goodput"):
-        check_plan(plan, replace(tenant.policy, dimensions=DIMENSIONS[:-1]), tenant.chain.at(plan.directory), 200.0)
+        check_plan(plan, replace(tenant.policy, dimensions=DIMENSIONS[:-1]), tenant.chain.at(plan.directory), 200.0, 8)

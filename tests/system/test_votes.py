@@ -130,4 +130,4 @@ def test_a_plan_with_votes_is_refused_before_anything_is_charged(eight: Federati
     assert tenant.open_plan(signed) == release.plan
     directory = tenant.chain.directory
     with pytest.raises(PlanRefused, match=r"it counts by \['part'\]"):
-        check_plan(release.plan, Policy(owners_minimum=2, cohort_minimum=2, colluding_share=0.0), directory, 200.0)
+        check_plan(release.plan, Policy(owners_minimum=2, cohort_minimum=2, colluding_share=0.0), directory, 200.0, 8)
