@@ -266,7 +266,8 @@ class _Watched:
         return self.inner.follow(update)
 
     def endorse(self, request: bytes) -> bytes:
-        self.note(f"request {self.index} {_round_of(request)}", request)
+        asked = "request" if reopened(UnmaskRequest, request).groups else "giving up"
+        self.note(f"{asked} {self.index} {_round_of(request)}", request)
         return self.inner.endorse(request)
 
     def unmask(self, call: bytes) -> bytes:
