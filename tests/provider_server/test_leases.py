@@ -18,7 +18,7 @@ from tests.support.factories import WEEK, a_lease, a_plan, all_leases, keys, lab
 
 EDGES = (0.0, 1.0, 8.0, 48.0, 100_000.0)
 OF_FAILURE = {"domain", "reason"}
-PLAN = a_plan(window=(100, 150), band_edges_hours=EDGES)
+PLAN = replace(a_plan(band_edges_hours=EDGES), start_hour=100, end_hour=150, windows=(100, 150))
 
 leases = st.lists(
     st.builds(

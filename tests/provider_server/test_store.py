@@ -34,7 +34,14 @@ from provider_server.store import backup as backups
 from provider_server.store.backup import BadBackup, backup, restore, verify
 from provider_server.store.claims import RoundsHeld
 from provider_server.store.hint_store import NUMBERS, Draft
-from provider_server.store.migrations.upgrade import _LOCK, ForeignDatabase, NewerDatabase, NoStore, newest_version
+from provider_server.store.migrations.upgrade import (
+    _LOCK,
+    ForeignDatabase,
+    NewerDatabase,
+    NoStore,
+    OlderRounds,
+    newest_version,
+)
 from provider_server.store.revocations import LIFETIME_S, SLACK_S
 from provider_server.store.round_store import Answer, LostStep, Outcome, RoundState, Step
 from provider_server.store.store import BadDatabase, Store, StoreNotEmpty
@@ -465,18 +472,18 @@ def test_the_end_of_a_round_leaves_its_release_and_its_scores_and_drops_the_cont
     assert len(store.releases()) == 2
 
 
-def test_a_store_of_rounds_in_an_earlier_form_is_refused_and_not_touched(tmp_path: Path) -> None:
+def test_a_store_of_rounds_in_an_earlier_form_is_refused_and_not_touched(store: Store, place: NewPlace) -> None:
     """An upgrade must not leave releases behind that nothing reads."""
-    engine = sa.create_engine(f"sqlite:///{tmp_path / 'provider.db'}")
-    with engine.begin() as connection:
-        upgrade(connection, to="0014")
-        row = {"round_id": bytes(ROUND), "state": "released", "signed_plan": b"plan of before"}
-        connection.execute(sa.insert(metadata.tables["rounds"]).values(row))
-    before = schema(tmp_path / "provider.db")
+    sql(store, "CREATE TABLE masked_counts (number INTEGER)")
+    sql(store, "UPDATE alembic_version SET version_num = '0014'")
+    store.rounds.add(ROUND, RoundState.COLLECTING, b"plan of before")
+    before = contents(store)
     with pytest.raises(OlderRounds, match="does not read"):
-        Store(tmp_path / "provider.db")
-    assert schema(tmp_path / "provider.db") == before
-    engine.dispose()
+        Store(place("provider"))
+    assert contents(store) == before
+    with store._engine.connect() as connection:
+        assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == "0014"
+    assert sa.inspect(store._engine).has_table("masked_counts")
 
 
 # ---- opening -------------------------------------------------------------------------------------------------------
@@ -953,5 +960,5 @@ def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
 
 
 def test_refusals_of_a_database_are_refusals() -> None:
-    assert all(issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, StoreNotEmpty))
+    assert all(issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, OlderRounds, StoreNotEmpty))
     assert newest_version() == "0015"
