@@ -57,13 +57,15 @@ def answered(size: int, start_hour: int = 0) -> tuple[Answered, ...]:
 
 
 def played(cast: Cast, plan: Plan, cohort: tuple[int, ...], sampler: NoiseSampler) -> Release:
-    """A round in which only `cohort` answers, from journal to release."""
-    with closing(Store(cast.root / "provider.db")) as store:
+    """A round in which only `cohort` answers, from journal to release. Its trustees have not seen the window before."""
+    apart = cast.root / str(plan.round_id)
+    apart.mkdir()
+    with closing(Store(apart / "provider.db")) as store, closing(Cast(apart)) as others:
         round_ = a_round(plan, store.rounds)
         for number in cohort:
             round_.receive(cast.tenant(number, policy=GENEROUS, sampler=sampler).contribute(round_.signed_plan))
         close(round_)
-        trustees = {index: cast.trustee(index) for index in (1, *(masking.index for masking in plan.trustees))}
+        trustees = {index: others.trustee(index) for index in (1, *(masking.index for masking in plan.trustees))}
         endorse_all(round_, trustees)
         share_all(round_, trustees)
         (total,) = round_.open()
@@ -124,23 +126,31 @@ def relative_errors(
     return (table.events / np.sqrt(table.noise_variance)).ravel()
 
 
-def test_the_stated_variance_counts_every_share_that_came(busy: Cast) -> None:
-    plan = a_plan(7)
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_the_stated_variance_counts_every_share_that_came(mechanism: Mechanism) -> None:
+    plan = a_plan(7, mechanism=mechanism)
     few, many = (
         variances(release(plan, to_ring(plan, nothing(plan)), answered(size), exposed(plan))) for size in (3, 5)
     )
-    assert few == pytest.approx([1.5 * marginal.noise_scale**2 for marginal in plan.marginals])
-    assert many == pytest.approx([2.5 * marginal.noise_scale**2 for marginal in plan.marginals])
+    whole = np.array([variance_of(mechanism, marginal.noise_scale) for marginal in plan.marginals])
+    assert few == pytest.approx(1.5 * whole)  # each of two shares is the whole
+    assert many == pytest.approx(2.5 * whole)
+
+
+def variance_of(mechanism: Mechanism, scale: float) -> float:
+    """Of the whole noise: σ², or that of a discrete Laplace variable of scale b, 2q/(1 - q)² with q = exp(-1/b)."""
+    ratio = np.exp(-1 / scale)
+    return scale**2 if mechanism is Mechanism.DISCRETE_GAUSSIAN else float(2 * ratio / (1 - ratio) ** 2)
 
 
 def test_negative_and_fractional_counts_come_through() -> None:
-    plan = a_plan(7)
+    plan = a_plan(7, mechanism=Mechanism.DISCRETE_GAUSSIAN)
     total = to_ring(plan, [table - 3 for table in nothing(plan)])
     made = release(plan, total + np.uint64(64), answered(COHORT), exposed(plan))
     assert all(set(table.events.ravel()) == {-2.75} for table in made.tables)
 
 
-def test_exposure_passes_through_untouched(busy: Cast) -> None:
+def test_exposure_passes_through_untouched() -> None:
     plan = a_plan(7)
     made = release(plan, to_ring(plan, nothing(plan)), answered(COHORT), exposed(plan))
     for table, given in zip(made.tables, exposed(plan), strict=True):
