@@ -1,10 +1,12 @@
 """What learning starts from: sums of disjoint windows, for each pair over those that tell most of it."""
 
-from functools import cache
+import operator
+from functools import cache, reduce
 
 import numpy as np
 import pytest
 
+from federation.protocol.life_table import Floats, LifeTable
 from provider_server.learning.seen import Seen
 from provider_server.rounds.release import Release
 from simulation.bench.learning import Year, begun, next_window, noise_of, opened, relocated, small, with_next_round
@@ -41,8 +43,22 @@ def test_a_pair_that_runs_no_more_keeps_the_total_of_the_window_in_which_it_did(
     assert len(tables) > 2
     assert pairs.events[cell] == tables[0].events[cell]
     assert pairs.noise_variance[cell] == tables[0].noise_variance[cell]
-    whole = np.sum([table.events for table in tables], axis=0)
-    assert np.mean(pairs.events != whole) < 0.5  # most pairs run in all windows, and hold all
+
+
+def test_no_total_tells_less_than_all_windows_together_would() -> None:
+    year, made, _ = a_year_in_which_all_jobs_of_a_pair_leave()
+    pairs = Seen.of(made, year.leases, None).pairs
+    whole = reduce(operator.add, (release.table("pairs") for release in made)).aligned(pairs.dimensions)
+    rate = whole.events.sum() / whole.exposure_node_hours.sum()
+    kept, all_of_them = told(pairs, rate), told(whole, rate)
+    assert np.all(kept >= all_of_them * (1.0 - 1e-9))
+    assert 0.2 < np.mean(kept > all_of_them * 1.01) < 0.8
+
+
+def told(table: LifeTable, rate: float) -> Floats:
+    """How much a total tells, in failures without noise, where this many fail an hour."""
+    expected = rate * table.exposure_node_hours
+    return np.asarray(expected**2 / np.maximum(expected + table.noise_variance, 1e-12), np.float64)
 
 
 def test_exposure_of_a_total_is_that_of_its_own_units() -> None:
