@@ -129,7 +129,7 @@ journals = st.lists(
 def test_an_honest_journal_stays_below_every_ceiling(
     journal: list[tuple[float, float, str, list[tuple[float, str]]]], most: int, first: int
 ) -> None:
-    """Failures at any moment of a lease, its first and last included; edges of bands and windows are hit by quarters."""
+    """Failures at any moment of a lease, its first and last included; quarters hit edges of bands and windows."""
     plan, leases, failures = a_plan(most), [], []
     for number, (start, hours, row, happened) in enumerate(journal):
         lease = a_lease(number, start, start + hours, row)

@@ -195,9 +195,9 @@ def test_the_table_of_transitions_is_what_the_methods_do(store: RoundStore) -> N
             if state not in works_in:
                 continue
             round_ = renamed(store, next(names), state)
-            take = {"endorse": round_.endorse, "endorse_empty": round_.endorse_empty}.get(name)
-            for trustee in (1, *MASKING[1:]) if take else ():
-                take(trustee, an_endorsement(round_, trustee))
+            if name in ("endorse", "endorse_empty"):
+                for trustee in (1, *MASKING[1:]):
+                    getattr(round_, name)(trustee, an_endorsement(round_, trustee))
             if name != "receive":
                 use(round_)
             if round_.state is not state:

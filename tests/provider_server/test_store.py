@@ -960,5 +960,7 @@ def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
 
 
 def test_refusals_of_a_database_are_refusals() -> None:
-    assert all(issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, OlderRounds, StoreNotEmpty))
+    assert all(
+        issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, OlderRounds, StoreNotEmpty)
+    )
     assert newest_version() == "0015"
