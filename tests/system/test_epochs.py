@@ -12,7 +12,7 @@ import pytest
 
 from crypto.ids import LeaseId, Token
 from crypto.signing import open_signed_by, reopened
-from federation.protocol.plan import Plan
+from federation.protocol.plan import Mechanism, Plan
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import LADDER_LABELS, Registration, TokenLink
 from provider_server.fleet.leases import Lease, context_links
@@ -32,6 +32,7 @@ from tenant_client.rounds.tenant import StartedLease
 from tests.support.changing import replace
 from tests.support.factories import a_descriptor
 from tests.support.federations import InsecureWhisper
+from tests.support.seats import Holders, renew_mask_keys
 
 TENANTS, CONTEXT = 4, "a100 hall 3"
 WINDOWS = tuple((168 * week, 168 * (week + 1)) for week in range(3))
@@ -46,6 +47,8 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
         noise_shares=1,
         owners_minimum=3,
         marginals=MARGINALS[:2],
+        mechanism=Mechanism.DISCRETE_GAUSSIAN,  # the scaling of which makes room for a whisper
+        windows=(1,),
         weeks_per_epoch=1,
     )
     policy = {"owners_minimum": 3, "cohort_minimum": 3, "colluding_share": 0.0}
@@ -83,8 +86,10 @@ def a_week(federation: Federation, week: int) -> Release:
 
 
 def hold(federation: Federation, week: int) -> Release:
-    """The round over a week."""
+    """The round over a week, before which the mask trustees make new keys: those of before served an epoch."""
     provider, (start, end) = federation.provider, WINDOWS[week]
+    if provider.plans():
+        renew_mask_keys(Holders.founded(federation), federation)
     apps = {number: client_app(tenant.answer) for number, tenant in enumerate(federation.tenants)}
     with local_task():
         return federated_week(provider, None, GridTenants(LocalGrid(apps), 0.0, 0.0), federation.trustees, (start, end))
