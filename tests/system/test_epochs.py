@@ -47,7 +47,7 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
         noise_shares=1,
         owners_minimum=3,
         marginals=MARGINALS[:2],
-        mechanism=Mechanism.DISCRETE_GAUSSIAN,
+        mechanism=Mechanism.DISCRETE_GAUSSIAN,  # the scaling of which makes room for a whisper
         windows=(1,),
         weeks_per_epoch=1,
     )
@@ -86,10 +86,10 @@ def a_week(federation: Federation, week: int) -> Release:
 
 
 def hold(federation: Federation, week: int) -> Release:
-    """The round over a week: an epoch of its own, before which mask keys are renewed."""
-    if week:
-        renew_mask_keys(Holders.founded(federation), federation)
+    """The round over a week, before which the mask trustees make new keys: those of before served an epoch."""
     provider, (start, end) = federation.provider, WINDOWS[week]
+    if provider.plans():
+        renew_mask_keys(Holders.founded(federation), federation)
     apps = {number: client_app(tenant.answer) for number, tenant in enumerate(federation.tenants)}
     with local_task():
         return federated_week(provider, None, GridTenants(LocalGrid(apps), 0.0, 0.0), federation.trustees, (start, end))

@@ -105,7 +105,9 @@ def test_no_canary_is_in_any_byte_that_leaves(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     assert any(name == OPERATOR for name, _ in workload.operators)
-    settings = PlanSettings(1.0, 1e-8, cohort_minimum=2, noise_shares=1, owners_minimum=2, windows=(1, 2), weeks_per_epoch=2)
+    settings = PlanSettings(
+        1.0, 1e-8, cohort_minimum=2, noise_shares=1, owners_minimum=2, windows=(1, 2), weeks_per_epoch=2
+    )
     policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0}
     founded = found(tmp_path / "homes", 2, settings, policy, SystemSampler())
     for tenant in founded.tenants:

@@ -1,4 +1,4 @@
-"""Slow job-weeks from the journal's step times to the name of a context, in a federation in process."""
+"""Slow jobs from the journal's step times to the name of a context, in a federation in process."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,10 +28,9 @@ SLOW = 2
 
 @pytest.fixture
 def eight(tmp_path: Path) -> Iterator[Federation]:
-    settings = PlanSettings(
-        1.0, 1e-8, cohort_minimum=6, noise_shares=1, owners_minimum=2, marginals=with_optional({Subject.SPEED: 0.2})
-    )
-    dimensions = ("workload", "context", "context_level", "band", "domain", "reason", "pace")
+    shares, week = with_optional({Subject.SPEED: 0.2}), {"windows": (1,), "weeks_per_epoch": 1}
+    settings = PlanSettings(1.0, 1e-8, 6, noise_shares=1, owners_minimum=2, marginals=shares, **week)
+    dimensions = ("workload", "context", "context_level", "band", "domain", "pace")
     policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0, "dimensions": dimensions}
     federation = found(tmp_path, 8, settings, policy, InsecureSilence())
     for number in range(8):
@@ -53,7 +52,7 @@ def run(federation: Federation, number: int) -> None:
         Paces(tenant._connection).keep(str(name), 1, slices)
 
 
-def test_job_weeks_on_the_slow_context_are_counted_and_it_is_named(eight: Federation) -> None:
+def test_jobs_on_the_slow_context_are_counted_and_it_is_named(eight: Federation) -> None:
     apps = {number: client_app(tenant.answer) for number, tenant in enumerate(eight.tenants)}
     with local_task():
         release = federated_week(eight.provider, None, GridTenants(LocalGrid(apps), 0.0, 0.0), eight.trustees, WEEK)

@@ -97,7 +97,11 @@ def test_a_round_that_is_given_up_counts_in_the_next() -> None:
 
 def test_what_misses_the_last_window_of_an_epoch_is_not_counted_in_the_next_epoch(tmp_path: Path) -> None:
     with a_walk(tmp_path / "home", tenants=6) as walk:
-        for operation in (*[Operation(Kind.HOLD)] * (EPOCH - 1), Operation(Kind.CUT_TENANT, 2, 0), Operation(Kind.HOLD)):
+        for operation in (
+            *[Operation(Kind.HOLD)] * (EPOCH - 1),
+            Operation(Kind.CUT_TENANT, 2, 0),
+            Operation(Kind.HOLD),
+        ):
             walk.happen(operation)
         assert walk.ended() == []
         counted = weeks_counted(walk.provider.releases())

@@ -35,7 +35,9 @@ LEASES = 6
 
 
 def a_federation(root: Path, tenants: int, *, silent: bool = False) -> Federation:
-    settings = PlanSettings(1.0, 1e-8, cohort_minimum=tenants - tenants // 4, noise_shares=1, owners_minimum=2)
+    settings = PlanSettings(
+        1.0, 1e-8, tenants - tenants // 4, noise_shares=1, owners_minimum=2, windows=(1,), weeks_per_epoch=1
+    )
     policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0}
     return found(root, tenants, settings, policy, InsecureSilence() if silent else SystemSampler())
 
