@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,14 @@ from tests.support.factories import WEEK, a_lease, a_plan, all_leases, keys, lab
 
 EDGES = (0.0, 1.0, 8.0, 48.0, 100_000.0)
 OF_FAILURE = {"domain", "reason"}
-PLAN = replace(a_plan(band_edges_hours=EDGES), start_hour=100, end_hour=150, windows=(100, 150))
+
+
+def in_window(**settings: Any) -> Plan:
+    """A plan for a short window in which leases of any kind begin and end."""
+    return replace(a_plan(band_edges_hours=EDGES, **settings), start_hour=100, end_hour=150, windows=(100, 150))
+
+
+PLAN = in_window()
 
 leases = st.lists(
     st.builds(
@@ -106,7 +114,7 @@ def test_exposure_and_numbers_at_risk_are_those_of_counting_hour_by_hour(held: l
 )
 @given(held=leases)
 def test_dimensions_may_come_in_any_number_and_order(dimensions: tuple[str, ...], held: list[Lease]) -> None:
-    plan = replace(PLAN, marginals=(replace(PLAN.marginals[0], dimensions=dimensions),))
+    plan = in_window(marginals=(MarginalSpec("all", dimensions, (), 1.0),))
     (table,) = expose(plan, slices(plan, held))
     node_hours, at_risk = hour_by_hour(plan, table, held)
     assert table.exposure_node_hours.ravel().tolist() == [node_hours[cell] for cell in cells(table)]

@@ -33,7 +33,7 @@ from provider_server.metrics import Metrics
 from provider_server.network.connections import DEFAULT_LIMITS
 from provider_server.network.listeners import Listener, private_socket
 from provider_server.network.superlink import RegisteredNode, RunFailed, SuperLink, UnusableNodeKey
-from provider_server.operations import round_runner
+from provider_server.operations import alerts, round_runner
 from provider_server.operations.admin import operator_app, watching_app
 from provider_server.operations.round_runner import Rounds, Watched
 from provider_server.rounds.planning import NothingToCount
@@ -53,6 +53,7 @@ from tests.support.factories import a_descriptor
 from tests.support.federations import WEEKS, Answerer, Grounds, begin, fail, lease_id
 from tests.support.seats import mask_key_of
 from tests.support.waiting import PATIENCE_S
+from trustee.trustee import Trustee
 
 HOST = "127.0.0.1"
 TENANTS = 4
@@ -389,6 +390,31 @@ def test_a_round_is_given_up_by_the_operator(running: Running, records: pytest.L
     assert [event["outcome"] for event in events(records, "round")] == ["waiting", "given up"]
     assert rounds.give_up() == ""
     assert running.value("pharoah_rounds_total", outcome="refused") == 1
+    assert running.federation.provider.unfinished() is None
+
+
+def test_a_refused_round_whose_end_waits_for_trustees_is_ended_by_the_next_step_and_counted_once(
+    running: Running, records: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([PlanRefused("no"), *[Unreachable("away")] * len(running.federation.trustees)])
+
+    def refuse(*_: object) -> bytes:
+        raise next(answers)
+
+    rounds = running.rounds()
+    with monkeypatch.context() as patched:
+        patched.setattr(Trustee, "endorse", refuse)
+        assert not rounds.step()
+    assert next(answers, None) is None
+    told = [(event["outcome"], event["stage"], event["error"]) for event in events(records, "round")]
+    assert told == [("refused", "endorse", "PlanRefused"), ("waiting", "give up", "Unreachable")]
+    assert [running.value("pharoah_rounds_total", outcome=of) for of in ("refused", "waiting")] == [None, 1]
+    assert running.value("pharoah_round_waiting") == 1
+    assert alerts.round_waiting("give up", "Unreachable") in rounds.conditions()
+    assert not rounds.step()
+    assert [running.value("pharoah_rounds_total", outcome=of) for of in ("refused", "waiting")] == [1, 1]
+    assert running.value("pharoah_round_waiting") == 0
+    assert alerts.round_waiting("give up", "Unreachable") not in rounds.conditions()
     assert running.federation.provider.unfinished() is None
 
 
