@@ -374,10 +374,10 @@ def test_a_refusal_ends_the_round(running: Running, records: pytest.LogCaptureFi
     assert (event["outcome"], event["error"], event["stage"]) == ("refused", "AlreadyAnswered", "unmask")
     assert event["hint"]
     assert running.federation.provider.unfinished() is None
-    assert not running.rounds().step()  # its job-weeks were answered for, so the week is not held again
+    assert not running.rounds().step()  # its units were answered for, so the window is not held again
 
 
-def test_a_round_is_given_up_by_the_operator(running: Running) -> None:
+def test_a_round_is_given_up_by_the_operator(running: Running, records: pytest.LogCaptureFixture) -> None:
     rounds = running.rounds()
     running.link.silent = {0, 1}
     rounds.step()
@@ -386,6 +386,7 @@ def test_a_round_is_given_up_by_the_operator(running: Running) -> None:
     assert rounds.give_up() == str(waiting.plan.round_id)
     assert running.value("pharoah_round_waiting") == 0
     assert running.value("pharoah_rounds_total", outcome="refused") == 1
+    assert [event["outcome"] for event in events(records, "round")] == ["waiting", "given up"]
     assert rounds.give_up() == ""
     assert running.value("pharoah_rounds_total", outcome="refused") == 1
     assert running.federation.provider.unfinished() is None
@@ -405,9 +406,6 @@ def test_a_week_is_held_once(running: Running) -> None:
     for window in (None, (0, 168)):
         with pytest.raises(WeekHeld, match="0–168"):
             rounds.hold(window)
-    running.now_hour = 400.0
-    with pytest.raises(WeekHeld):
-        rounds.hold((0, 336))
     assert len(running.federation.provider.releases()) == 1
 
 
@@ -431,10 +429,10 @@ def test_weeks_in_which_there_is_nothing_to_count_are_skipped_once(
         rounds.hold(None)  # by hand it may be tried again
 
 
-def test_the_first_week_is_counted_from_the_founding_and_not_from_a_restart(running: Running) -> None:
-    running.now_hour = 200.0
-    assert not running.rounds(founded_hour=10.0).step()  # the week was not whole
-    assert running.rounds(founded_hour=0.0).step()
+def test_the_first_window_is_that_of_the_founding_and_not_of_a_restart(running: Running) -> None:
+    assert not running.rounds(founded_hour=170.0).step()
+    assert running.rounds(founded_hour=10.0).step()
+    assert [made.plan.window for made in running.federation.provider.releases()] == [WEEKS[0]]
 
 
 def test_missed_weeks_are_held_oldest_first(running: Running) -> None:
@@ -552,7 +550,7 @@ def test_two_that_plan_at_once_open_one_round(tmp_path: Path) -> None:
         opened = first.open_round(plans[0])
         with pytest.raises(LostStep, match=f"another process has opened round {opened.plan.round_id}"):
             second.open_round(plans[1])
-        assert len(first.waiting()) == 1
+        assert len(first.store.rounds.rounds()) == 1
 
 
 def test_a_release_that_was_not_published_is_published(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

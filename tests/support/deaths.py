@@ -1,9 +1,9 @@
 """Kills a federation, or one party of it, at every write of one database, and tells whether the week survives.
 
     $ python -m tests.support.deaths ROOT      # then, line by line, what is wanted:
-    all provider 3 0 1                 # horizon 3, every point; all are in the process that is killed
-    alone tenant 1 0 4                 # no series, every fourth point; only tenant 0 dies, the others go on
-    twice SEED 3 12                    # twelve weeks in which two parties die, one after the other
+    all provider 1 0 1                 # in the second week, every point; all are in the process that is killed
+    alone tenant 0 0 4                 # in the first week, every fourth point; only tenant 0 dies, the others go on
+    twice SEED 1 12                    # twelve second weeks in which two parties die, one after the other
 
 The points are counted, not chosen: before and after each statement that writes and each commit of the victim's
 database. A process is forked for each one, works on a copy of the federation's folder and is ended there by SIGKILL;
@@ -141,17 +141,17 @@ class Scene:
             shutil.rmtree(place)
 
 
-def a_scene(root: Path, tenants: int, role: str, horizon: int, *, forgetful: bool = False) -> Scene:
-    """A new federation before its first week or, in a series, before its second."""
-    before, window = root / "before", WEEKS[1] if horizon > 1 else WEEKS[0]
-    grounds = Grounds.founded(before, tenants, horizon=horizon)
+def a_scene(root: Path, tenants: int, role: str, week: int, *, forgetful: bool = False) -> Scene:
+    """A new federation before its first week (0), or its second (1)."""
+    before, window = root / "before", WEEKS[week]
+    grounds = Grounds.founded(before, tenants)
     with grounds.opened(before) as federation:
         for number in range(tenants):
             fresh = window == WEEKS[0] and number == 0 and role != "provider"
             if not fresh:  # else its first leases, with the trustees' work on them, are part of the scene
                 begin(federation, number)
                 fail(federation, number)
-        if horizon > 1:
+        if week:
             hold(federation, WEEKS[0])
             for number in range(tenants):
                 begin(federation, number, window)
@@ -327,16 +327,16 @@ def _forget(tenant: Tenant) -> None:
     vars(tenant.outbox).update(answer=lambda *_: None, keep=keeps_nothing)
 
 
-def twice(root: Path, seed: int, horizon: int, weeks: int) -> dict[str, Any]:
+def twice(root: Path, seed: int, week: int, times: int) -> dict[str, Any]:
     """Weeks in which the provider dies at one random point and a tenant or trustee at another, in either order."""
     generator = random.Random(seed)
-    scene = a_scene(root, COHORT, "provider", horizon)
+    scene = a_scene(root, COHORT, "provider", week)
     points = {}
     for role in VICTIMS:
         with scene.copy() as place:
             points[role] = len(all_die(replace(scene, role=role), place, 0))
     found, died = [], 0
-    for _ in range(weeks):
+    for _ in range(times):
         roles = ["provider", generator.choice(["tenant", "trustee"])]
         generator.shuffle(roles)
         fates = [(role, generator.randint(1, points[role])) for role in roles]
@@ -349,12 +349,12 @@ def twice(root: Path, seed: int, horizon: int, weeks: int) -> dict[str, Any]:
 def asked(root: Path, what: str, *options: str) -> dict[str, Any]:
     """The matrix that a line asks for."""
     if what == "twice":
-        seed, horizon, weeks = map(int, options)
-        return twice(root, seed, horizon, weeks)
-    role, horizon, remainder, divisor = options[0], *map(int, options[1:4])
+        seed, week, times = map(int, options)
+        return twice(root, seed, week, times)
+    role, week, remainder, divisor = options[0], *map(int, options[1:4])
     alone = what == "alone"
     tenants = COHORT + alone  # a round must be possible without the one that dies
-    scene = a_scene(root, tenants, role, horizon, forgetful="forgetful" in options)
+    scene = a_scene(root, tenants, role, week, forgetful="forgetful" in options)
     return matrix(scene, one_dies if alone else all_die, remainder, divisor)
 
 

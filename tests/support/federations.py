@@ -266,7 +266,8 @@ class _Watched:
         return self.inner.follow(update)
 
     def endorse(self, request: bytes) -> bytes:
-        self.note(f"request {self.index} {_round_of(request)}", request)
+        asked = "request" if reopened(UnmaskRequest, request).groups else "giving up"
+        self.note(f"{asked} {self.index} {_round_of(request)}", request)
         return self.inner.endorse(request)
 
     def unmask(self, call: bytes) -> bytes:
@@ -314,7 +315,7 @@ def _about_releases(federation: Federation, window: Window, missing: frozenset[i
 def _about_ledgers(federation: Federation, window: Window, missing: frozenset[int]) -> Iterator[str]:
     for number, tenant in enumerate(federation.tenants):
         charges = tenant.ledger.charges()
-        times = sum(charge.start_h < window[1] and charge.end_h > window[0] for charge in charges)
+        times = sum(charge.pays(*window) for charge in charges)
         if times > 1 or (times == 0 and number not in missing):
             yield f"tenant {number} was charged {times} times"
         charged = {charge.round_id for charge in charges}

@@ -2,18 +2,20 @@
 
 A scenario is a list of `Operation`, plain data; `scenario(seed)` makes one at random, and `Walk.play` takes any. All
 parties are real and on disk, in one process: twelve tenants, five trustees and a provider, over eight weeks, which are
-two epochs with a series each. Tenants have leases of their own in each epoch.
+two epochs of four windows. Tenants have leases of their own in each epoch.
 
 - `HOLD` does what is due. What goes wrong before it, goes wrong within it.
 - A program that dies at a write writes nothing from then on (`tests/support/disks.py`); its files are opened anew.
 - A disk that is full refuses every write from one on, until the week's attempt is over.
 - A link that is cut loses a question, or the answer to it after the party has given it.
-- A trustee that is lost for good has a successor: three others hand over. A seat is lost once.
+- A trustee that is lost for good has a successor: three others hand over. A seat is lost once. A round that cannot go
+  on without the one that is lost is given up.
+- Where an epoch begins, the mask trustees make new keys.
 
 `Walk.complaints` is what must not be, and is asked for after every operation: a week that was charged twice, a release
 that is not exact, a message that is another one when it is repeated, an error that only a bug explains. `Walk.ended`
-holds the last week undisturbed and asks whether anything is lost: only a tenant that missed both the last opening of an
-epoch and its second one may lose weeks.
+holds the last week undisturbed and asks whether anything is lost: a week may be that of the last windows of an epoch
+that the tenant missed, or of a round that was given up after trustees had endorsed its set.
 """
 
 import os
@@ -30,15 +32,16 @@ from typing import Any
 import sqlalchemy as sa
 
 from crypto.errors import CohortTooSmall, PharoahError, Refusal, Unreachable
-from crypto.ids import LeaseId, TenantId
+from crypto.ids import LeaseId, RoundId, TenantId
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.queries import Query
 from provider_server.fleet.leases import Lease
 from provider_server.network.grid_tenants import GridTenants
+from provider_server.rounds.planning import MaskKeysServed
 from provider_server.rounds.provider import Provider
-from provider_server.rounds.release import Release
+from provider_server.rounds.round import Round
 from provider_server.store.round_store import RoundState
-from provider_server.week import federated_week
+from provider_server.week import MaskHolder, federated_week, give_up
 from simulation.judge.exactness import weeks_counted
 from simulation.run.federation import Federation
 from simulation.run.local_grid import LocalGrid, local_task
@@ -49,7 +52,7 @@ from tenant_client.rounds.tenant import StartedLease, Tenant
 from tests.support.disks import Disks, Killed, Trouble
 from tests.support.factories import a_descriptor
 from tests.support.federations import CONTEXT, Grounds, Witness, is_exact
-from tests.support.seats import Holders, succeed
+from tests.support.seats import Holders, hand_keys, renew_mask_keys, succeed
 from trustee.trustee import Trustee, TrusteeLimits
 
 WEEKS, EPOCH, TENANTS = 8, 4, 12
@@ -145,9 +148,7 @@ class Walk:
     away: set[int] = field(default_factory=set)
     gone: set[TenantId] = field(default_factory=set)
     cut: dict[tuple[str, int], str] = field(default_factory=dict)
-    unheard: set[tuple[int, int]] = field(
-        default_factory=set
-    )  # tenants that a second opening could not ask, and its epoch
+    given_up: set[RoundId] = field(default_factory=set)
     dead: set[tuple[str, int]] = field(default_factory=set)
     done: Counter[Kind] = field(default_factory=Counter)
     met: Counter[Kind] = field(default_factory=Counter)
@@ -159,8 +160,8 @@ class Walk:
     @classmethod
     def founded(cls, root: Path, tenants: int) -> "Walk":
         """A new federation, with jobs that run all the weeks and fail in each of them."""
-        openings = (*range(1, EPOCH + 1), EPOCH)
-        grounds = Grounds.founded(root, tenants, horizon=EPOCH, weeks_per_epoch=EPOCH, openings=openings)
+        windows = tuple(range(1, EPOCH + 1))
+        grounds = Grounds.founded(root, tenants, windows=windows, weeks_per_epoch=EPOCH)
         walk = cls(root, grounds, tenants, Holders.founded(grounds.federation))
         walk.open()
         for number in range(tenants):
@@ -265,25 +266,29 @@ class Walk:
         return 1 + party % 5 if role in ("trustee", "away") else party % len(self.tenants)
 
     def _hold(self) -> None:
-        """What the round runner does when it looks: the next week that is over, or the oldest round that waits."""
+        """What the round runner does when it looks: the next week that is over, or the round that waits."""
         week = (self.provider.last_end_hour() or 0) // HOURS_PER_WEEK
         start = min(week, WEEKS - 1) * HOURS_PER_WEEK
         try:
             with local_task():
-                reached = [_Reached(self, trustee) for trustee in self.trustees.values()]
                 tenants = GridTenants(LocalGrid(self._apps()), 0.0, 0.0)
-                witnessed = Witness(self.root / "witness").trustees(reached)
-                federated_week(self.provider, None, tenants, witnessed, (start, start + HOURS_PER_WEEK))
+                federated_week(self.provider, None, tenants, self._reached(), (start, start + HOURS_PER_WEEK))
         except Killed:
             self.dead.add(("provider", 0))
         except (sqlite3.OperationalError, sa.exc.OperationalError):
             self.dead.add(("provider", 0))  # its disk is full: it is started again
         except CohortTooSmall:
             pass
+        except MaskKeysServed:
+            self.seats = renew_mask_keys(self.seats, self._federation())
         except Refusal as refusal:
             self.errors.append(f"{type(refusal).__name__}: {refusal.what}")
         except PharoahError:
             pass  # a trustee is away: the round waits
+
+    def _reached(self) -> list[MaskHolder]:
+        reached = [_Reached(self, trustee) for trustee in self.trustees.values()]
+        return Witness(self.root / "witness").trustees(reached)
 
     def _apps(self) -> dict[int, Any]:
         witness = Witness(self.root / "witness")
@@ -295,14 +300,6 @@ class Walk:
 
     def _answering(self, number: int, answer: Callable[[Query, bytes], bytes]) -> Callable[[Query, bytes], bytes]:
         def over_the_link(verb: Query, payload: bytes) -> bytes:
-            try:
-                return reached(verb, payload)
-            except PharoahError:
-                if verb is Query.UNHEARD:
-                    self.unheard |= {(number, one.plan.epoch) for one in self.provider.waiting() if one.plan.is_second}
-                raise
-
-        def reached(verb: Query, payload: bytes) -> bytes:
             lost = Unreachable(f"tenant {number} does not answer")
             if self.cut.get(("tenant", number)) == "question" or ("tenant", number) in self.dead:
                 raise lost
@@ -344,10 +341,24 @@ class Walk:
         self._path("trustee", number).unlink()
         dealers = [index for index in self.trustees if index != number][-3:]
         self.seats = succeed(self.seats, self.provider, number, dealers)
-        for index, trustee in self.trustees.items():
-            trustee._renewed = self.seats.shares[index]
+        for trustee in self.trustees.values():
+            hand_keys(trustee, self.seats)
         with self.disks.watched():
             self.trustees[number] = self._trustee(number, self.provider.members.chain.entries)
+        self._give_up_without(number)
+
+    def _give_up_without(self, number: int) -> None:
+        """Gives the open round up if it needs a trustee that is lost, or answers that tenants will not give any more.
+
+        One who is away may be missing for it: then the next `HOLD` goes on with it.
+        """
+        waiting = self.provider.unfinished()
+        if waiting is None:
+            return
+        if number in {one.index for one in waiting.plan.trustees} or waiting.state is RoundState.COLLECTING:
+            self.given_up.add(waiting.plan.round_id)
+            with suppress(PharoahError):
+                give_up(self.provider, self._reached(), waiting)
 
     def _leave(self, number: int) -> None:
         left = self.tenants[number].id
@@ -389,17 +400,25 @@ class Walk:
             if self.weeks_over() == WEEKS and self.provider.unfinished() is None:
                 break
             self._hold()
-        states = [kept.state for kept in self.provider.store.rounds.rounds()]
-        unreleased = [] if set(states) == {RoundState.RELEASED} else [f"rounds end as {states}"]
-        return [*unreleased, *self.complaints(), *self._about_losses(), *self._about_places()]
+        return [*self._about_states(), *self.complaints(), *self._about_losses(), *self._about_places()]
 
     def _federation(self) -> Federation:
         parties = tuple(self.trustees.values()), tuple(self.tenants.values())
         return Federation(self.provider, None, *parties)  # type: ignore[arg-type]  # nothing is published
 
+    def _about_states(self) -> Iterator[str]:
+        for round_ in self._rounds():
+            wanted = RoundState.REFUSED if round_.plan.round_id in self.given_up else RoundState.RELEASED
+            if round_.state is not wanted:
+                yield f"the round of hours {round_.plan.start_hour}–{round_.plan.end_hour} ends as {round_.state}"
+
+    def _rounds(self) -> list[Round]:
+        return [self.provider._round(kept) for kept in self.provider.store.rounds.rounds()]
+
     def _about_charges(self) -> Iterator[str]:
         for number, tenant in self.tenants.items():
-            weeks = Counter(week for charge in tenant.ledger.charges() for week in charge.weeks)
+            paid = [charge for charge in tenant.ledger.charges() if not charge.is_given_back]
+            weeks = Counter(week for charge in paid for week in _weeks(charge.start_h, charge.end_h))
             twice = sorted(week for week, times in weeks.items() if times > 1)
             if twice:
                 yield f"tenant {number} was charged twice for the weeks {twice}"
@@ -417,47 +436,46 @@ class Walk:
                 yield f"{of}: {len(what)} different ones"
 
     def _about_losses(self) -> Iterator[str]:
-        """Every week of every member that is here is in a last total, and what it failed in it.
-
-        But for the weeks of an epoch whose last opening it missed, and the second one or its question for what is
-        charged.
-        """
-        releases = self.provider.releases()
-        counted = weeks_counted(releases)
-        failures = 0
+        """A week that no endorsed set names a tenant for counts in the next window of which the set does."""
+        counted, failures = weeks_counted(self.provider.releases()), 0
         for number, tenant in self.tenants.items():
-            weeks = counted[tenant.id]
-            excused = {epoch for who, epoch in self.unheard if who == number}
-            lost = set(range(self.since[number], WEEKS)) - weeks - _missed_twice(releases, tenant.id)
-            lost = {week for week in lost if week // EPOCH not in excused}
-            if lost and tenant.id not in self.gone:
+            weeks, wanted = counted[tenant.id], self._to_count(number, tenant.id)
+            if (lost := wanted - weeks) and tenant.id not in self.gone:
                 yield f"the weeks {sorted(lost)} of tenant {number} are lost"
+            if more := weeks - wanted:
+                yield f"the weeks {sorted(more)} of tenant {number} count, and no set says that they wait"
             happened = tenant.journal.failures(0, WEEKS * HOURS_PER_WEEK)
             failures += sum(int(one.failure.at_h) // HOURS_PER_WEEK in weeks for one in happened)
-        totals = {made.plan.series and made.plan.series.name: float(made.tables[0].events.sum()) for made in releases}
-        if abs(sum(totals.values()) - failures) > 1:
-            yield f"the totals count {sum(totals.values()):.2f} failures of {failures}"
+        total = sum(round(float(made.tables[0].events.sum())) for made in self.provider.releases())
+        if total != failures:
+            yield f"the releases count {total} failures of {failures}"
+
+    def _to_count(self, number: int, tenant: TenantId) -> set[int]:
+        """The weeks that a tenant counts in if nothing is lost: by the sets of the rounds, and who was released."""
+        found, waiting, epoch = set[int](), set[int](), 0
+        released = {made.plan.round_id for made in self.provider.releases()}
+        for round_ in self._rounds():
+            plan, ended = round_.plan, round_.ended()
+            waiting = {week for week in waiting if plan.epoch == epoch} | set(_weeks(*plan.window))
+            epoch = plan.epoch
+            if ended is None or tenant in ended.endorsed.tenants:
+                found |= waiting if plan.round_id in released else set()
+                waiting = set()
+        return {week for week in found if week >= self.since[number]}
 
     def _about_places(self) -> Iterator[str]:
-        """All mask trustees opened the same sets; a successor those of the series that it took over, and later ones."""
-        opened = {
-            index: [(str(name), str(request)) for name, request, done in trustee.rounds() if done]
-            for index, trustee in self.trustees.items()
-        }
-        longest = max(opened.values(), key=len)
-        for index, sets in opened.items():
-            missing = 0 if index in self.succeeded or not sets else len(longest) - len(sets)
-            if missing or not set(sets) <= set(longest):
-                yield f"trustee {index} opened different sets"
+        """All mask trustees opened the same set of a round, and none saw two."""
+        opened: dict[RoundId, set[str]] = {}
         for index, trustee in self.trustees.items():
+            for name, request, is_opened in trustee.rounds():
+                opened.setdefault(name, set()).update([str(request)] if is_opened else [])
             with suppress(StopIteration):
                 yield f"trustee {index} saw two sets: {next(iter(trustee.conflicts()))[0]}"
+        yield from (f"two sets of round {name} were opened" for name, sets in opened.items() if len(sets) > 1)
 
 
-def _missed_twice(releases: Sequence[Release], tenant: TenantId) -> set[int]:
-    """The weeks of the epochs of whose second opening a tenant was not part."""
-    missed = (made for made in releases if made.plan.is_second and tenant not in {one.tenant for one in made.answered})
-    return {week for made in missed for week in range(made.plan.epoch * EPOCH, (made.plan.epoch + 1) * EPOCH)}
+def _weeks(start_hour: float, end_hour: float) -> range:
+    return range(int(start_hour) // HOURS_PER_WEEK, int(end_hour) // HOURS_PER_WEEK)
 
 
 @contextmanager

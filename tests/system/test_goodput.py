@@ -29,13 +29,13 @@ from tests.support.factories import a_descriptor
 WEEK = (0, 168)
 CONTEXTS = ("hall 1", "hall 2")
 BAD = 1
-DIMENSIONS = ("workload", "context", "context_level", "band", "domain", "reason", "goodput")
+DIMENSIONS = ("workload", "context", "context_level", "band", "domain", "goodput")
 
 
 @pytest.fixture
 def eight(tmp_path: Path) -> Iterator[Federation]:
-    shares = with_optional({Subject.GOODPUT: 0.2})
-    settings = PlanSettings(1.0, 1e-8, cohort_minimum=6, noise_shares=1, owners_minimum=2, marginals=shares)
+    shares, week = with_optional({Subject.GOODPUT: 0.2}), {"windows": (1,), "weeks_per_epoch": 1}
+    settings = PlanSettings(1.0, 1e-8, 6, noise_shares=1, owners_minimum=2, marginals=shares, **week)
     policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0, "dimensions": DIMENSIONS}
     federation = found(tmp_path, 8, settings, policy, InsecureSilence())
     for number in range(8):
@@ -59,7 +59,7 @@ def run(federation: Federation, number: int) -> None:
         attempts.end(str(name), attempts.begin(str(name), start_s), AttemptState.SUCCEEDED, start_s + 36_000.0)
 
 
-def test_job_weeks_are_counted_by_goodput_and_the_context_that_loses_time_misses_its_aim(eight: Federation) -> None:
+def test_leases_are_counted_by_goodput_and_the_context_that_loses_time_misses_its_aim(eight: Federation) -> None:
     apps = {number: client_app(tenant.answer) for number, tenant in enumerate(eight.tenants)}
     with local_task():
         release = federated_week(eight.provider, None, GridTenants(LocalGrid(apps), 0.0, 0.0), eight.trustees, WEEK)

@@ -33,7 +33,7 @@ from tests.support.factories import a_descriptor
 WEEK = (0, 168)
 UNITS, NODES, RAILS, LEASES = 4, 3, 2, 8
 BAD = 1, 0  # a unit, and a rail
-OWN_DIMENSIONS = ("workload", "context", "context_level", "band", "domain", "reason")
+OWN_DIMENSIONS = ("workload", "context", "context_level", "band", "domain")
 
 
 def node(unit: int, number: int) -> str:
@@ -51,9 +51,8 @@ def the_fabric() -> FabricParts:
 
 
 def a_federation(root: Path, *, votes: bool = True) -> Federation:
-    settings = PlanSettings(
-        1.0, 1e-8, cohort_minimum=6, noise_shares=1, owners_minimum=2, marginals=with_optional({Subject.VOTES: 0.2})
-    )
+    shares, week = with_optional({Subject.VOTES: 0.2}), {"windows": (1,), "weeks_per_epoch": 1}
+    settings = PlanSettings(1.0, 1e-8, 6, noise_shares=1, owners_minimum=2, marginals=shares, **week)
     dimensions = (*OWN_DIMENSIONS, "part") if votes else OWN_DIMENSIONS
     policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0, "dimensions": dimensions}
     federation = found(root, 8, settings, policy, InsecureSilence())
@@ -93,11 +92,11 @@ def eight(tmp_path: Path) -> Iterator[Federation]:
     federation.close()
 
 
-def test_the_leaf_that_tenants_vote_for_is_named_and_each_job_week_counts_once(eight: Federation) -> None:
+def test_the_leaf_that_tenants_vote_for_is_named_and_each_lease_counts_once_in_a_window(eight: Federation) -> None:
     release, provider = in_process(eight), eight.provider
     table = release.table("votes")
     voting = sum(BAD[0] in (lease % UNITS, (lease + 1 + lease // UNITS) % UNITS) for lease in range(LEASES))
-    assert table.events.sum() == 8 * voting * 2  # half a vote at each end, once a job-week
+    assert table.events.sum() == 8 * voting * 2  # half a vote at each end, once in the window
     tokens = provider.part_tokens(0)
     assert table.events[table.levels("part").index(tokens[BAD[0]][BAD[1]])] == 8 * voting
     first, *_ = suspected(release, provider.leases(*WEEK), provider.parts or the_fabric(), tokens)

@@ -11,10 +11,10 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from crypto.codec import encode
-from federation.protocol.round_messages import Unheard
-from provider_server.rounds.provider import Provider
+from crypto.codec import digest, encode
+from federation.protocol.round_messages import Receipt
 from provider_server.rounds.release import Release
+from simulation.judge.exactness import weeks_counted
 from tenant_client.rounds.tenant import Tenant
 from tests.support.walk import DISKS, EPOCH, TENANTS, WEEKS, Kind, Operation, a_walk, scenario
 
@@ -27,13 +27,15 @@ BAD_WEEKS = [
     Operation(Kind.HOLD),
     Operation(Kind.TRUSTEE_AWAY, 3),
     Operation(Kind.HOLD),
-    Operation(Kind.KILL_TENANT, 5, 4),
     Operation(Kind.JOIN),
     Operation(Kind.HOLD),
     Operation(Kind.TRUSTEE_BACK),
+    Operation(Kind.HOLD),
+    Operation(Kind.KILL_TENANT, 5, 4),
     Operation(Kind.FILL_TRUSTEE, 3, 1),
     Operation(Kind.HOLD),
-    Operation(Kind.KILL_TRUSTEE, 2, 2),
+    Operation(Kind.KILL_TRUSTEE, 2, 1),
+    Operation(Kind.HOLD),
     Operation(Kind.HOLD),
     Operation(Kind.LOSE_TRUSTEE, 4),
     Operation(Kind.LEAVE, 1),
@@ -55,22 +57,21 @@ def gone(operations: list[Operation], tenants: int = TENANTS) -> tuple[Counter[K
 
 
 def rescued(releases: list[Release]) -> int:
-    """How many answers of second openings count weeks that the first had missed."""
-    second = [made for made in releases if made.plan.is_second]
-    answers = (one for made in second for one in made.answered if one.start_hour < made.plan.end_hour)
-    return len([*answers, *(late for made in second for late in made.late)])
+    """How many answers count weeks that an earlier round had missed."""
+    return sum(one.start_hour < made.plan.start_hour for made in releases for one in made.answered)
 
 
 def test_a_bad_spring() -> None:
     done, met, released = gone(BAD_WEEKS, tenants=6)
-    assert [release.plan.is_second for release in released] == [False] * 8
+    assert [release.plan.start_hour // 168 for release in released] == list(range(WEEKS))
+    assert rescued(released) > 0
     assert done.total() == len(BAD_WEEKS)
     assert set(met) == {one.kind for one in BAD_WEEKS if one.kind in DISKS}
 
 
 def test_what_is_lost_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A tenant whose answer was lost repeats it to nobody."""
-    monkeypatch.setattr(Tenant, "repeat", lambda _tenant, _payload: encode(Unheard(())))
+    """A tenant that forgets who was counted does not count again what nobody got."""
+    monkeypatch.setattr(Tenant, "end", lambda _tenant, payload: encode(Receipt(digest(payload))))
     with a_walk(tmp_path / "home", tenants=4) as walk:
         for operation in (Operation(Kind.CUT_TENANT, 2, 0), Operation(Kind.HOLD)):
             walk.happen(operation)
@@ -78,36 +79,30 @@ def test_what_is_lost_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         assert walk.ended() == ["the weeks [0] of tenant 2 are lost"]
 
 
-LAST_OF_AN_EPOCH = [
-    *[Operation(Kind.HOLD)] * (EPOCH - 1),
-    Operation(Kind.LOSE_TRUSTEE, 4),
-    Operation(Kind.CUT_TENANT, 2, 0),  # its answer is lost
-    Operation(Kind.CUT_TENANT, 3, 1),  # it is not asked
+LOST_WHILE_IT_WAITS = [
+    Operation(Kind.TRUSTEE_AWAY, 3),
     Operation(Kind.HOLD),
-    Operation(Kind.KILL_PROVIDER, 0, 30),
+    Operation(Kind.LOSE_TRUSTEE, 4),
+    Operation(Kind.HOLD),
+    Operation(Kind.TRUSTEE_BACK),
     Operation(Kind.HOLD),
 ]
 
 
-def test_what_misses_the_last_opening_of_an_epoch_counts_in_the_second() -> None:
-    _, _, released = gone(LAST_OF_AN_EPOCH, tenants=6)
-    assert [release.plan.is_second for release in released] == [*[False] * EPOCH, True, *[False] * (WEEKS - EPOCH)]
-    assert rescued(released) == 2
+def test_a_round_that_is_given_up_counts_in_the_next() -> None:
+    _, _, released = gone(LOST_WHILE_IT_WAITS, tenants=6)
+    assert len(released) == WEEKS - 1
+    assert rescued(released) == 6
 
 
-def test_it_would_be_lost_without(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(Provider, "unheard_weeks", lambda _provider: None)
+def test_what_misses_the_last_window_of_an_epoch_is_not_counted_in_the_next_epoch(tmp_path: Path) -> None:
     with a_walk(tmp_path / "home", tenants=6) as walk:
-        for operation in LAST_OF_AN_EPOCH:
+        for operation in (*[Operation(Kind.HOLD)] * (EPOCH - 1), Operation(Kind.CUT_TENANT, 2, 0), Operation(Kind.HOLD)):
             walk.happen(operation)
-        lost = EPOCH - 1
-        assert walk.ended() == [f"the weeks [{lost}] of tenant {number} are lost" for number in (2, 3)]
-
-
-@pytest.mark.nightly
-def test_an_answer_to_an_opening_that_waited_counts_in_the_second_one() -> None:
-    """The second was collected while the first waited for a trustee: too early for what was lost of the first."""
-    gone(scenario(1438809637, 60))
+        assert walk.ended() == []
+        counted = weeks_counted(walk.provider.releases())
+        assert counted[walk.tenants[2].id] == set(range(WEEKS)) - {EPOCH - 1}
+        assert counted[walk.tenants[3].id] == set(range(WEEKS))
 
 
 @pytest.mark.nightly  # two minutes of processor time
@@ -119,10 +114,9 @@ def test_a_thousand_operations_lose_nothing() -> None:
     while done.total() < OPERATIONS:
         new, took, made = gone(scenario(seed + walks, 60))
         done, met, released, walks = done + new, met + took, released + made, walks + 1
-    second = sum(release.plan.is_second for release in released)
     print(  # noqa: T201
-        f"{done.total()} operations in {walks} walks, {len(released)} releases, {second} of them second openings with"
-        f" {rescued(released)} answers that had missed the first: {dict(done)}, of which met {dict(met)}"
+        f"{done.total()} operations in {walks} walks, {len(released)} releases with {rescued(released)} answers that"
+        f" count earlier weeks: {dict(done)}, of which met {dict(met)}"
     )
     assert rescued(released) > 0
     assert set(met) == DISKS
