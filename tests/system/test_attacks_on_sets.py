@@ -1,8 +1,8 @@
-"""Attacks on who was counted, through real parties: sets that are hidden or forged, memories that were set back, and
-keys that have served. A unit counts once at most, and pays once, whatever the provider shows and to whom.
+"""Attacks on who was counted: hidden or forged sets, memories that were set back, keys that have served.
 
-Five tenants fail once in each week. Where nobody attacks, a week releases five failures, and every tenant has paid for
-it once.
+A unit counts once at most, and pays once, whatever the provider shows and to whom; all through real parties. Five
+tenants fail once in each week. Where nobody attacks, a week releases five failures, and every tenant has paid for it
+once.
 """
 
 import shutil
