@@ -1,5 +1,6 @@
-"""Attacks on who was counted, through real parties: sets that are hidden or forged, memories that were set back, and
-keys that have served. A unit counts once at most, and pays once, whatever the provider shows and to whom.
+"""Attacks on who was counted, through real parties: sets hidden or forged, memories set back, keys that have served.
+
+A unit counts once at most, and pays once, whatever the provider shows and to whom.
 
 Five tenants fail once in each week. Where nobody attacks, a week releases five failures, and every tenant has paid for
 it once.
