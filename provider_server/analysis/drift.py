@@ -25,10 +25,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from federation.protocol.life_table import Floats
+from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.analysis.intervals import NORMAL_95
 
 RATIOS = np.array([0.25, 0.5, 0.7, 0.85, 1.2, 1.5, 2.0, 4.0])
-WINDOWS_BETWEEN = 104.0  # from one false alarm to the next, on average
+WEEKS_BETWEEN = 104.0  # from one false alarm to the next, on average, where windows are short
+FEWEST_BETWEEN = 20.0  # windows from one to the next, however long they are: the share of false alarms is their inverse
 LEAST_RATIO = 0.05  # by which variances are multiplied at least: no failure at all is not certainly none
 LEAST_BASE = 0.05  # of a gamma law's cube root: beyond its support, as good as at its edge
 
@@ -77,7 +79,16 @@ class Alarm:
         )
 
 
-def alarms(things: Sequence[Watched], windows_between: float = WINDOWS_BETWEEN) -> tuple[Alarm, ...]:
+def windows_between(window_hours: float) -> float:
+    """How many windows of this length lie between false alarms on average, or more.
+
+    >>> windows_between(HOURS_PER_WEEK), windows_between(13 * HOURS_PER_WEEK)
+    (104.0, 20.0)
+    """
+    return max(FEWEST_BETWEEN, WEEKS_BETWEEN * HOURS_PER_WEEK / window_hours)
+
+
+def alarms(things: Sequence[Watched], windows_between: float) -> tuple[Alarm, ...]:
     """All alarms so far, oldest first; things have the same windows. The newest window's have its `raised_hour`."""
     detectors = [_Detector.of(thing) for thing in things]
     raised: list[Alarm] = []

@@ -19,7 +19,7 @@ from federation.protocol.bundle import Bundle
 from federation.protocol.causes import Domain
 from federation.protocol.life_table import PER_NODE_HOURS, LifeTable
 from provider_server.analysis.calibration import Calibration, calibrate
-from provider_server.analysis.drift import Alarm, alarms
+from provider_server.analysis.drift import Alarm, alarms, windows_between
 from provider_server.analysis.prediction import Comparison, Prediction, compare, is_no_worse, score
 from provider_server.fleet.leases import Lease
 from provider_server.learning.findings import Findings
@@ -112,7 +112,8 @@ def outlook(releases: Sequence[Release], leases: Sequence[Lease], bundles: Seque
             tables.append((predicted, _hazards(made)))
     if not tables:
         return Outlook((), None)
-    raised = alarms(watched(releases, predictions))
+    hours = float(np.mean([made.plan.end_hour - made.plan.start_hour for made in releases]))
+    raised = alarms(watched(releases, predictions), windows_between(hours))
     return Outlook(raised, calibrate([one for one, _ in tables], [table for _, table in tables]))
 
 

@@ -107,6 +107,7 @@ class Rounds:
             if round_ is None:
                 return ""
             self._give_up(round_)
+            self._note_given_up(round_)
             return str(round_.plan.round_id)
 
     def _give_up(self, round_: Round) -> None:
@@ -118,6 +119,8 @@ class Rounds:
         self._metrics.waiting.set(0)
         self._waits = None
         self._metrics.rounds.labels("refused").inc()
+
+    def _note_given_up(self, round_: Round) -> None:
         outcome = {"event": "round", "outcome": "given up"}
         logger.warning("round %s given up", round_.plan.round_id, extra=outcome)
 
@@ -147,6 +150,7 @@ class Rounds:
         if round_ is not None and round_.state is RoundState.GIVING_UP:
             with self._provider.store.claim.held():
                 self._give_up(round_)
+            self._note_given_up(round_)
 
     def _hold(self, window: Window) -> HeldRound:
         with self._provider.store.claim.held():
@@ -298,17 +302,19 @@ class Rounds:
             return
         self._metrics.waiting.set(0)
         self._waits = None
-        self._note_outcome("refused", error, clock.stage)
-        if round_ is not None:
+        self._log_outcome("refused", error, clock.stage)
+        if round_ is None:
+            self._metrics.rounds.labels("refused").inc()
+        else:
             self._give_up(round_)
 
     def _note_waiting(self, error: PharoahError, stage: str) -> None:
         self._metrics.waiting.set(1)
         self._waits = alerts.round_waiting(stage, type(error).__name__)
-        self._note_outcome("waiting", error, stage)
+        self._metrics.rounds.labels("waiting").inc()
+        self._log_outcome("waiting", error, stage)
 
-    def _note_outcome(self, outcome: str, error: PharoahError, stage: str) -> None:
-        self._metrics.rounds.labels(outcome).inc()
+    def _log_outcome(self, outcome: str, error: PharoahError, stage: str) -> None:
         logger.warning(
             "round %s at %s: %s",
             *(outcome, stage, error.what),

@@ -26,7 +26,7 @@ from federation.protocol.round_messages import (
     RegistrationRequest,
     UnmaskRequest,
 )
-from federation.protocol.seats import MASK_SEATS
+from federation.protocol.seats import MASK_SEATS, TrusteeRecord
 from federation.protocol.service_messages import Notice
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.parts import FabricParts
@@ -222,6 +222,17 @@ class Provider(LeaseBook):
     def _round(self, kept: KeptRound) -> Round:
         directory = self.members.chain.at(reopened(Plan, kept.signed_plan).directory)
         return Round(self.store.rounds, self._signing_key, directory, kept.signed_plan, self.directory)
+
+    def reseat(self, trustees: Sequence[TrusteeRecord], handovers: Sequence[bytes]) -> None:
+        """Puts a handover of the trustees in force; errors as of `Members.reseat`.
+
+        RoundUnderWay where all holders stay and a round is open: nobody answers it, or opens it, under seats of before.
+        """
+        open_ = self.unfinished()
+        holders = {trustee.verify_key for trustee in self.directory.trustees}
+        if open_ and holders == {trustee.verify_key for trustee in trustees}:
+            raise RoundUnderWay(f"round {open_.plan.round_id} is still {open_.state}: renewed keys would end it")
+        self.members.reseat(trustees, handovers)
 
     def unfinished(self) -> Round | None:
         """The open round, which is neither released nor refused, if there is one."""

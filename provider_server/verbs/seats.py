@@ -35,7 +35,7 @@ def reseat(
 ) -> None:
     """Put a handover of the trustees in force: a successor, or renewed shares of the token key.
 
-    Nothing changes unless as many trustees signed it as a token needs.
+    Nothing changes unless as many trustees signed it as a token needs. A renewal waits until no round is open.
     """
     from crypto.codec import decode
     from federation.protocol.ceremony import Committee
@@ -48,7 +48,7 @@ def reseat(
         agreed = decode(Committee, read(committee))
         with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
             before = {trustee.index: trustee.verify_key for trustee in provider.directory.trustees}
-            provider.members.reseat(agreed.trustees, [read(handover) for handover in handovers])
+            provider.reseat(agreed.trustees, [read(handover) for handover in handovers])
             head = provider.directory.head
     row: ReseatRow = {
         "head": str(head),

@@ -35,7 +35,8 @@ def total_sigma(scale: float, until: int) -> float:
 def total_noise(scale: float, until: int, cells: int, sampler: NoiseSampler) -> Floats:
     """A draw of it for each cell."""
     drawn = [sampler.laplace_share(scale, 1, cells).astype(np.float64) for _ in range(_draws(until))]
-    return np.sum(drawn, axis=0)
+    total: Floats = np.sum(drawn, axis=0)
+    return total
 
 
 def _draws(until: int) -> int:

@@ -1,11 +1,10 @@
 """Which units were slow, each held against the one before it of the same workload: for the fail-slow map.
 
 A unit is a lease in a window of the plan's epoch. One of the same exact workload that directly follows another of the
-same window on another context is watched; it is slow if its median step took at least `SLOW` times as long as in that one. The median
-of all own units elsewhere would be a steadier reference, and one unit could then turn the words about many others: no
-noise of this plan would hide that. Here each unit is the reference of one other at most, and of none of another window,
-which another round opens (docs/slow.md has the proof).
-Pure.
+same window on another context is watched; it is slow if its median step took at least `SLOW` times as long as in that
+one. The median of all own units elsewhere would be a steadier reference, and one unit could then turn the words about
+many others: no noise of this plan would hide that. Here each unit is the reference of one other at most, and of none of
+another window, which another round opens (docs/slow.md has the proof). Pure.
 """
 
 from collections import defaultdict
@@ -25,7 +24,7 @@ SLOW = 1.1
 
 @dataclass(frozen=True)
 class PacedUnit:
-    """A unit with step times: its lease, window, first hour seen, context token, exact workload, and median step (s)."""
+    """A unit with step times: lease, window, first hour seen, context token, exact workload, and median step (s)."""
 
     unit: str
     window: int

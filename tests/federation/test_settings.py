@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from federation.protocol.plan import Mechanism
 from federation.runtime.settings import BadSettings, load
 from provider_server.settings import ProviderSettings
 from tenant_client.settings import TenantSettings
@@ -88,12 +89,11 @@ def test_the_variables_that_name_homes_are_no_settings(kind: type[msgspec.Struct
         (ProviderSettings, "plan", "delta", "1.0"),
         (ProviderSettings, "plan", "mechanism", '"gauss"'),
         (ProviderSettings, "plan", "owners_minimum", "0"),
-        (ProviderSettings, "plan", "horizon_weeks", "1000"),
+        (ProviderSettings, "plan", "weeks_per_epoch", "1000"),
         (ProviderSettings, "plan", "noise_shares", "11"),
         (ProviderSettings, "plan", "honest_minimum", "-1"),
         (ProviderSettings, "plan", "honest_minimum", "1"),
-        (ProviderSettings, "plan", "honest_minimum", "8"),
-        (ProviderSettings, "plan", "delta", "0.0"),
+        (ProviderSettings, "plan", "honest_minimum", "4"),
         (ProviderSettings, "live", "poll_s", "-1.0"),
         (ProviderSettings, "live", "within_hours", "0.0"),
         (ProviderSettings, "live", "within_hours", "169.0"),
@@ -110,27 +110,40 @@ def test_a_wrong_value_is_refused(kind: type[Any], section: str, key: str, value
         load(kind, tmp_path / "none.toml", {f"PHAROAH_{section}_{key}".upper(): value})
 
 
-@pytest.mark.parametrize("known", [0, 9, 10, 400])
+@pytest.mark.parametrize("known", [0, 5, 10, 400])
 def test_noise_may_count_on_as_many_as_its_shares_or_more(known: int, tmp_path: Path) -> None:
     read = load(ProviderSettings, written(tmp_path, f"[plan]\nhonest_minimum = {known}\n"), {})
     assert read.plan.settings.honest_minimum == known
 
 
-def test_laplace_noise_is_not_correlated(tmp_path: Path) -> None:
-    laplace = '[plan]\nmechanism = "discrete_laplace"\n'
-    with pytest.raises(BadSettings, match="horizon_weeks"):
-        load(ProviderSettings, written(tmp_path, laplace), {})
-    assert load(ProviderSettings, written(tmp_path, laplace + "horizon_weeks = 1\n"), {}).plan.horizon_weeks == 1
+@pytest.mark.parametrize("windows", ["[13, 26, 39]", "[52, 26]", "[]", "[13, 53]", "[26, 26, 52]", "[0, 52]"])
+def test_windows_that_do_not_divide_the_epoch_are_refused(windows: str, tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match="windows"):
+        load(ProviderSettings, written(tmp_path, f"[plan]\nwindows = {windows}\n"), {})
+
+
+def test_windows_are_those_of_a_year_or_of_the_epoch_that_is_set(tmp_path: Path) -> None:
+    assert load(ProviderSettings, tmp_path / "none.toml", {}).plan.settings.windows == (13, 26, 39, 52)
+    short = written(tmp_path, "[plan]\nweeks_per_epoch = 6\nwindows = [2, 6]\n")
+    assert load(ProviderSettings, short, {}).plan.settings.edges(1) == (6 * 168, 8 * 168, 12 * 168)
+
+
+def test_laplace_noise_needs_no_delta_and_gaussian_noise_does(tmp_path: Path) -> None:
+    pure = "[plan]\ndelta = 0.0\n"
+    read = load(ProviderSettings, written(tmp_path, pure), {}).plan.settings
+    assert (read.mechanism, read.delta) == (Mechanism.DISCRETE_LAPLACE, 0.0)
+    with pytest.raises(BadSettings, match="needs a delta above 0"):
+        load(ProviderSettings, written(tmp_path, pure + 'mechanism = "discrete_gaussian"\n'), {})
 
 
 def test_the_environment_overrides_the_file_key_by_key(tmp_path: Path) -> None:
     file = written(tmp_path, '[rounds]\nevery = "manual"\nsettle_hours = 3\n')
-    environ = {"PHAROAH_ROUNDS_EVERY": "week", "PHAROAH_LISTEN_HOST": "::1", "PHAROAH_ROUNDS_RETRY_S": "2.5"}
+    environ = {"PHAROAH_ROUNDS_EVERY": "window", "PHAROAH_LISTEN_HOST": "::1", "PHAROAH_ROUNDS_RETRY_S": "2.5"}
     read = load(ProviderSettings, file, environ)
-    assert (read.rounds.every, read.rounds.settle_hours, read.rounds.retry_s) == ("week", 3, 2.5)
+    assert (read.rounds.every, read.rounds.settle_hours, read.rounds.retry_s) == ("window", 3, 2.5)
     assert read.listen.host == "::1"
-    quoted = load(ProviderSettings, file, {"PHAROAH_ROUNDS_EVERY": '"week"'})
-    assert quoted.rounds.every == "week"
+    quoted = load(ProviderSettings, file, {"PHAROAH_ROUNDS_EVERY": '"window"'})
+    assert quoted.rounds.every == "window"
 
 
 @pytest.mark.parametrize("data", [b"[rounds", b"\xff\xfe", b"a = " + b"[" * 2000])

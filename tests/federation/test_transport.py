@@ -989,4 +989,4 @@ def an_unmask_request(plan: Plan, tenants: int = TENANTS) -> bytes:
 
 def a_header(plan: Plan, tenant: int) -> ContributionHeader:
     named, zeros = plan_digest(signed(plan)), Digest(bytes(32))
-    return ContributionHeader(keys().tenant_id(tenant), plan.round_id, named, plan.first_hour, Nonce(bytes(16)), zeros)
+    return ContributionHeader(keys().tenant_id(tenant), plan.round_id, named, plan.start_hour, Nonce(bytes(16)), zeros)

@@ -11,7 +11,7 @@ from crypto.masking import MaskKey
 from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
 from provider_server.fleet.leases import Lease
-from provider_server.rounds.ceilings import JobWeeks, job_weeks
+from provider_server.rounds.ceilings import Units, units_of
 from tenant_client.records.journal import Failure, LabelledFailure
 from tenant_client.rounds.counts import build_tables
 from tests.support.changing import replace
@@ -21,14 +21,15 @@ WEEK = (168, 336)
 ROWS = ("a", "b", "family")
 
 
-def a_plan(failures_per_unit: int = 1, window: tuple[int, int] = WEEK) -> Plan:
+def a_plan(failures_per_unit: int = 1) -> Plan:
     """Three marginals: by row and reason, by row, band and domain, and by band with failures of one domain only."""
     return Plan(
         round_id=RoundId(bytes(16)),
         directory=Digest(bytes(32)),
         epoch=0,
-        start_hour=window[0],
-        end_hour=window[1],
+        start_hour=WEEK[0],
+        end_hour=WEEK[1],
+        windows=(0, *WEEK, 504),
         dimensions=(
             PlanDimension("workload", ROWS, (5, 5, 5)),
             PlanDimension("band", ("0", "1", "2"), ()),
@@ -56,8 +57,8 @@ def a_lease(number: int, start_h: float, end_h: float, row: str = "a", tenant: T
     return Lease(LeaseId(number.to_bytes(16)), tenant, 4, start_h, end_h, {"subarchetype": row, "family": "family"})
 
 
-def counted(leases: Sequence[Lease], plan: Plan | None = None, window: tuple[int, int] = WEEK) -> JobWeeks:
-    return job_weeks(plan or a_plan(), leases, dict.fromkeys((ONE, TWO), window[0]), window[1], slack_h=0.0)
+def counted(leases: Sequence[Lease], plan: Plan | None = None, first: int = WEEK[0]) -> Units:
+    return units_of(plan or a_plan(), leases, dict.fromkeys((ONE, TWO), float(first)), slack_h=0.0)
 
 
 # ---- exact cases ---------------------------------------------------------------------------------------------------
@@ -73,27 +74,27 @@ def test_a_lease_counts_in_its_row_the_bands_that_it_reaches_and_every_kind_of_f
     assert young.sum() == 3  # a marginal of one domain has no room for the others
 
 
-def test_a_job_week_counts_once_in_a_whole_marginal_however_many_cells_are_open_to_it() -> None:
+def test_a_unit_counts_once_in_a_whole_marginal_however_many_cells_are_open_to_it() -> None:
     held = counted([a_lease(1, 200.0, 320.0)], a_plan(failures_per_unit=3))
     ceiling = held.ceiling([ONE, TWO])
     assert ceiling.totals == (3.0, 3.0, 3.0)
     assert ceiling.cells[1].sum() == 3 * 3 * len(Domain)
 
 
-def test_weeks_that_were_missed_raise_the_ceiling_when_the_window_says_so() -> None:
+def test_windows_that_waited_raise_the_ceiling_of_who_counts_them() -> None:
     old = a_lease(1, 10.0, 400.0)
     assert counted([old]).ceiling([ONE]).totals[0] == 1
-    assert counted([old], window=(0, 336)).ceiling([ONE]).totals[0] == 2
-    young = counted([old], window=(0, 336)).ceiling([ONE]).cells[2][:, list(Domain).index(Domain.INFRASTRUCTURE)]
-    assert young.tolist() == [1, 1, 2]  # it was young in the first week only
+    assert counted([old], first=0).ceiling([ONE]).totals[0] == 2
+    young = counted([old], first=0).ceiling([ONE]).cells[2][:, list(Domain).index(Domain.INFRASTRUCTURE)]
+    assert young.tolist() == [1, 1, 2]  # it was young in the first window only
     both = [old, replace(old, tenant=TWO)]
-    one_missed_it = job_weeks(a_plan(), both, {ONE: 168.0, TWO: 0.0}, 336.0)
+    one_missed_it = units_of(a_plan(), both, {ONE: 168.0, TWO: 0.0})
     assert [one_missed_it.ceiling([member]).totals[0] for member in (ONE, TWO)] == [1, 2]
 
 
 def test_members_add_up_and_a_stranger_is_an_error() -> None:
     held = counted([a_lease(1, 200.0, 201.0), a_lease(2, 200.0, 201.0, tenant=TWO), a_lease(3, 0.0, 100.0, tenant=TWO)])
-    assert held.ceiling([ONE]).totals[0] == held.ceiling([TWO]).totals[0] == 1  # the third was over before the week
+    assert held.ceiling([ONE]).totals[0] == held.ceiling([TWO]).totals[0] == 1  # the third was over before the window
     assert held.ceiling([TWO, ONE]).totals[0] == 2
     assert held.ceiling([]).totals[0] == 0
     with pytest.raises(KeyError):
@@ -103,7 +104,7 @@ def test_members_add_up_and_a_stranger_is_an_error() -> None:
 def test_slack_admits_a_failure_that_is_noticed_after_the_end_of_its_lease() -> None:
     ended = [a_lease(1, 100.0, 167.9)]
     assert counted(ended).ceiling([ONE]).totals[0] == 0
-    assert job_weeks(a_plan(), ended, {ONE: WEEK[0]}, WEEK[1]).ceiling([ONE]).totals[0] == 1
+    assert units_of(a_plan(), ended, {ONE: float(WEEK[0])}).ceiling([ONE]).totals[0] == 1
 
 
 def test_no_leases_no_failures() -> None:
@@ -128,7 +129,7 @@ journals = st.lists(
 def test_an_honest_journal_stays_below_every_ceiling(
     journal: list[tuple[float, float, str, list[tuple[float, str]]]], most: int, first: int
 ) -> None:
-    """Failures at any moment of a lease, its first and last included; edges of bands and weeks are hit by quarters."""
+    """Failures at any moment of a lease, its first and last included; quarters hit edges of bands and windows."""
     plan, leases, failures = a_plan(most), [], []
     for number, (start, hours, row, happened) in enumerate(journal):
         lease = a_lease(number, start, start + hours, row)
@@ -139,7 +140,7 @@ def test_an_honest_journal_stays_below_every_ceiling(
                 failure = Failure(str(lease.lease), start + age, age, reason)
                 failures.append(LabelledFailure(failure, lease.labels))
     honest = build_tables(plan, failures, bytes(32))
-    ceiling = counted(leases, plan, (first, WEEK[1])).ceiling([ONE])
+    ceiling = counted(leases, plan, first).ceiling([ONE])
     for counts, cells, total in zip(honest, ceiling.cells, ceiling.totals, strict=True):
         assert (counts <= cells).all()
         assert counts.sum() <= total

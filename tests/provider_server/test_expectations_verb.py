@@ -22,14 +22,14 @@ GOOD, BAD = "a" * 32, "b" * 32
 
 
 def release() -> Release:
-    """One context where nine in ten job-weeks keep 95% of their time, and one where half do."""
+    """One context where nine in ten leases keep 95% of their time, and one where half do."""
     dimensions = (PlanDimension("context", (GOOD, BAD), (5, 5)), PlanDimension("goodput", GOODPUT_BANDS, ()))
     marginals = (Marginal("goodput", ("context", "goodput"), (), 9.0, Subject.GOODPUT),)
     plan = changing.replace(small_plan(), dimensions=dimensions, marginals=marginals)
     table = LifeTable.zeros([Dimension(one.name, one.levels) for one in dimensions])
     events = np.array([[0.0, 0.0, 20.0, 0.0, 380.0], [100.0, 50.0, 50.0, 0.0, 200.0]])
     table = replace(table, events=events, noise_variance=np.full((2, 5), 100.0))
-    return Release(plan, (), (table,), np.zeros(plan.cells), 10)
+    return Release(plan, (), (table,), 10)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_a_context_that_misses_the_aim_is_named_first_and_is_exit_code_1(tmp_pat
     done = CliRunner().invoke(app, ["expectations", "--home", str(tmp_path)])
     first, shares, lowest, second, *_ = done.stdout.splitlines()
     assert done.exit_code == 1
-    assert first.startswith("hall 2: fewer than 90% reach 90%: 400 job-weeks (noise of a band ± 10)")
+    assert first.startswith("hall 2: fewer than 90% reach 90%: 400 leases (noise of a band ± 10)")
     assert "90% in 50% (4" in shares
     assert "lowest 10%: up to 0% at least, 50% at most" in lowest
     assert second.startswith(f"{GOOD[:12]}: not named")

@@ -1,7 +1,8 @@
 """Exposure: who was at risk, where, at which age and for how long, checked hour by hour."""
 
 from collections import Counter, defaultdict
-from itertools import pairwise, product
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,14 @@ from tests.support.factories import WEEK, a_lease, a_plan, all_leases, keys, lab
 
 EDGES = (0.0, 1.0, 8.0, 48.0, 100_000.0)
 OF_FAILURE = {"domain", "reason"}
-PLAN = a_plan(window=(100, 150), band_edges_hours=EDGES)
+
+
+def in_window(**settings: Any) -> Plan:
+    """A plan for a short window in which leases of any kind begin and end."""
+    return replace(a_plan(band_edges_hours=EDGES, **settings), start_hour=100, end_hour=150, windows=(100, 150))
+
+
+PLAN = in_window()
 
 leases = st.lists(
     st.builds(
@@ -106,7 +114,7 @@ def test_exposure_and_numbers_at_risk_are_those_of_counting_hour_by_hour(held: l
 )
 @given(held=leases)
 def test_dimensions_may_come_in_any_number_and_order(dimensions: tuple[str, ...], held: list[Lease]) -> None:
-    plan = replace(PLAN, marginals=(replace(PLAN.marginals[0], dimensions=dimensions),))
+    plan = in_window(marginals=(MarginalSpec("all", dimensions, (), 1.0),))
     (table,) = expose(plan, slices(plan, held))
     node_hours, at_risk = hour_by_hour(plan, table, held)
     assert table.exposure_node_hours.ravel().tolist() == [node_hours[cell] for cell in cells(table)]
@@ -133,7 +141,7 @@ def overlap(lease: Lease, plan: Plan) -> float:
 
 
 @given(held=leases)
-def test_weeks_add_up_to_the_whole(held: list[Lease]) -> None:
+def test_windows_add_up_to_the_whole(held: list[Lease]) -> None:
     whole = Slices.of(held, 0, 400, EDGES).node_hours.sum()
     parts = sum(Slices.of(held, begin, begin + 50, EDGES).node_hours.sum() for begin in range(0, 400, 50))
     assert parts == pytest.approx(whole)
@@ -206,16 +214,6 @@ def test_since_one_hour_for_all_is_the_window_from_that_hour(held: list[Lease], 
     assert one.node_hours.tolist() == other.node_hours.tolist()
 
 
-@given(held=leases, weeks=st.lists(st.integers(0, 300), min_size=1, max_size=4, unique=True))
-def test_exposure_of_weeks_that_were_carried_over_is_that_of_the_weeks_one_by_one(
-    held: list[Lease], weeks: list[int]
-) -> None:
-    edges = [0, *sorted(weeks), 400]
-    tenant = keys().tenant_id(0)
-    parts = [Slices.since({tenant: float(begin)}, held, end, EDGES).node_hours.sum() for begin, end in pairwise(edges)]
-    assert sum(parts) == pytest.approx(Slices.since({tenant: 0.0}, held, 400, EDGES).node_hours.sum())
-
-
 # ---- context tokens ------------------------------------------------------------------------------------------------
 
 
@@ -250,12 +248,23 @@ def test_without_the_secret_a_token_says_nothing_about_its_context() -> None:
     assert not any("h100" in token or b"h100".hex() in token for token in own)
 
 
-def test_by_week_a_lease_has_a_row_for_each_of_its_weeks_and_the_same_hours() -> None:
+# ---- by window -----------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_has_a_row_for_each_of_its_windows() -> None:
+    """Of windows of different lengths, each tenant's from its own hour on."""
     long, short = a_lease(0, 0, hours=(100.0, 600.0)), a_lease(1, 0, hours=(340.0, 400.0))
     since = {long.tenant: 0.0, short.tenant: 168.0}
-    rows = Slices.by_week(since, [long, short], 504, EDGES)
-    assert list(rows.leases) == [long, long, long, short]
-    whole = Slices.since(since, [long, short], 504, EDGES)
-    assert rows.node_hours.sum(axis=0) == pytest.approx(whole.node_hours.sum(axis=0))
-    assert (rows.node_hours.sum(axis=1) / [lease.nodes for lease in rows.leases]).tolist() == [68.0, 168.0, 168.0, 60.0]
-    assert Slices.by_week({}, [long], 504, EDGES).node_hours.shape == (0, len(EDGES) - 1)
+    rows = Slices.by_window(since, [long, short], (0, 168, 504), EDGES)
+    assert list(rows.leases) == [long, long, short]
+    assert rows.spans.tolist() == [[0, 168], [168, 504], [168, 504]]
+    assert rows.node_hours.sum(axis=1).tolist() == [68.0, 336.0, 60.0]
+    assert Slices.by_window({}, [long], (0, 168, 504), EDGES).node_hours.shape == (0, len(EDGES) - 1)
+
+
+@given(held=leases, first=st.integers(0, 300), windows=st.lists(st.integers(1, 399), max_size=4, unique=True))
+def test_windows_hold_every_hour_of_a_lease_once(held: list[Lease], first: int, windows: list[int]) -> None:
+    since = {keys().tenant_id(0): float(first)}
+    rows = Slices.by_window(since, held, (0, *sorted(windows), 400), EDGES)
+    whole = Slices.since(since, held, 400, EDGES)
+    assert rows.node_hours.sum(axis=0).tolist() == pytest.approx(whole.node_hours.sum(axis=0).tolist())

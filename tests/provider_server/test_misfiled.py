@@ -6,7 +6,7 @@ import pytest
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.misfiled import misfiled
 from provider_server.analysis.mismatch import WORSE_FROM, find_mismatches
-from provider_server.learning.findings import _without_misfiled
+from provider_server.learning.witness import _without_misfiled
 from tests.support.changing import replace
 
 WORKLOADS, CONTEXTS, JOB_WEEKS = 20, 10, 1000.0

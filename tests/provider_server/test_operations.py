@@ -33,7 +33,7 @@ from provider_server.metrics import Metrics
 from provider_server.network.connections import DEFAULT_LIMITS
 from provider_server.network.listeners import Listener, private_socket
 from provider_server.network.superlink import RegisteredNode, RunFailed, SuperLink, UnusableNodeKey
-from provider_server.operations import round_runner
+from provider_server.operations import alerts, round_runner
 from provider_server.operations.admin import operator_app, watching_app
 from provider_server.operations.round_runner import Rounds, Watched
 from provider_server.rounds.planning import NothingToCount
@@ -53,6 +53,7 @@ from tests.support.factories import a_descriptor
 from tests.support.federations import WEEKS, Answerer, Grounds, begin, fail, lease_id
 from tests.support.seats import mask_key_of
 from tests.support.waiting import PATIENCE_S
+from trustee.trustee import Trustee
 
 HOST = "127.0.0.1"
 TENANTS = 4
@@ -374,10 +375,10 @@ def test_a_refusal_ends_the_round(running: Running, records: pytest.LogCaptureFi
     assert (event["outcome"], event["error"], event["stage"]) == ("refused", "AlreadyAnswered", "unmask")
     assert event["hint"]
     assert running.federation.provider.unfinished() is None
-    assert not running.rounds().step()  # its job-weeks were answered for, so the week is not held again
+    assert not running.rounds().step()  # its units were answered for, so the window is not held again
 
 
-def test_a_round_is_given_up_by_the_operator(running: Running) -> None:
+def test_a_round_is_given_up_by_the_operator(running: Running, records: pytest.LogCaptureFixture) -> None:
     rounds = running.rounds()
     running.link.silent = {0, 1}
     rounds.step()
@@ -386,8 +387,34 @@ def test_a_round_is_given_up_by_the_operator(running: Running) -> None:
     assert rounds.give_up() == str(waiting.plan.round_id)
     assert running.value("pharoah_round_waiting") == 0
     assert running.value("pharoah_rounds_total", outcome="refused") == 1
+    assert [event["outcome"] for event in events(records, "round")] == ["waiting", "given up"]
     assert rounds.give_up() == ""
     assert running.value("pharoah_rounds_total", outcome="refused") == 1
+    assert running.federation.provider.unfinished() is None
+
+
+def test_a_refused_round_whose_end_waits_for_trustees_is_ended_by_the_next_step_and_counted_once(
+    running: Running, records: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([PlanRefused("no"), *[Unreachable("away")] * len(running.federation.trustees)])
+
+    def refuse(*_: object) -> bytes:
+        raise next(answers)
+
+    rounds = running.rounds()
+    with monkeypatch.context() as patched:
+        patched.setattr(Trustee, "endorse", refuse)
+        assert not rounds.step()
+    assert next(answers, None) is None
+    told = [(event["outcome"], event["stage"], event["error"]) for event in events(records, "round")]
+    assert told == [("refused", "endorse", "PlanRefused"), ("waiting", "give up", "Unreachable")]
+    assert [running.value("pharoah_rounds_total", outcome=of) for of in ("refused", "waiting")] == [None, 1]
+    assert running.value("pharoah_round_waiting") == 1
+    assert alerts.round_waiting("give up", "Unreachable") in rounds.conditions()
+    assert not rounds.step()
+    assert [running.value("pharoah_rounds_total", outcome=of) for of in ("refused", "waiting")] == [1, 1]
+    assert running.value("pharoah_round_waiting") == 0
+    assert alerts.round_waiting("give up", "Unreachable") not in rounds.conditions()
     assert running.federation.provider.unfinished() is None
 
 
@@ -405,9 +432,6 @@ def test_a_week_is_held_once(running: Running) -> None:
     for window in (None, (0, 168)):
         with pytest.raises(WeekHeld, match="0–168"):
             rounds.hold(window)
-    running.now_hour = 400.0
-    with pytest.raises(WeekHeld):
-        rounds.hold((0, 336))
     assert len(running.federation.provider.releases()) == 1
 
 
@@ -431,10 +455,10 @@ def test_weeks_in_which_there_is_nothing_to_count_are_skipped_once(
         rounds.hold(None)  # by hand it may be tried again
 
 
-def test_the_first_week_is_counted_from_the_founding_and_not_from_a_restart(running: Running) -> None:
-    running.now_hour = 200.0
-    assert not running.rounds(founded_hour=10.0).step()  # the week was not whole
-    assert running.rounds(founded_hour=0.0).step()
+def test_the_first_window_is_that_of_the_founding_and_not_of_a_restart(running: Running) -> None:
+    assert not running.rounds(founded_hour=170.0).step()
+    assert running.rounds(founded_hour=10.0).step()
+    assert [made.plan.window for made in running.federation.provider.releases()] == [WEEKS[0]]
 
 
 def test_missed_weeks_are_held_oldest_first(running: Running) -> None:
@@ -552,7 +576,7 @@ def test_two_that_plan_at_once_open_one_round(tmp_path: Path) -> None:
         opened = first.open_round(plans[0])
         with pytest.raises(LostStep, match=f"another process has opened round {opened.plan.round_id}"):
             second.open_round(plans[1])
-        assert len(first.waiting()) == 1
+        assert len(first.store.rounds.rounds()) == 1
 
 
 def test_a_release_that_was_not_published_is_published(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

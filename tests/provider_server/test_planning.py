@@ -6,24 +6,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crypto.continual_counting import WEIGHT_ONE, running_variance
 from hypothesis import given, strategies as st
 
-from crypto.errors import PlanRefused, Refusal
+from crypto.errors import Refusal
 from crypto.ids import LeaseId, TenantId
+from crypto.masking import MaskKey
 from federation.protocol.attendance import layers_for
-from federation.protocol.causes import CAUSES, Domain
-from federation.protocol.plan import MAX_WORDS, Mechanism, NoiseLayers, Plan, check_continues
+from federation.protocol.causes import Domain
+from federation.protocol.plan import MAX_WORDS, MaskTrustee, Mechanism, NoiseLayers, Plan
 from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.round_messages import LADDER_LABELS, finest_row
 from provider_server.fleet.leases import Lease
 from provider_server.rounds.planning import (
     MARGINALS,
     MarginalSpec,
+    MaskKeysServed,
     NothingToCount,
     PlanSettings,
+    check_mask_keys,
     most_excess,
-    next_opening,
+    window_at,
+    windows_at,
 )
 from tests.support.changing import replace
 from tests.support.factories import SETTINGS, TENANTS, a_lease, a_plan, all_leases, labels
@@ -139,8 +142,7 @@ def test_public_dimensions_have_all_their_levels_and_no_owners() -> None:
     dimensions = {dimension.name: dimension for dimension in a_plan().dimensions}
     assert dimensions["band"].levels == ("0", "1", "2", "3")
     assert dimensions["domain"].levels == tuple(Domain)
-    assert dimensions["reason"].levels == tuple(CAUSES)
-    assert all(dimensions[name].owners == () for name in ("band", "domain", "reason"))
+    assert all(dimensions[name].owners == () for name in ("band", "domain"))
     assert all(set(dimensions[name].owners) == {TENANTS} for name in ("workload", "context", "context_level"))
 
 
@@ -197,7 +199,6 @@ def test_settings_that_would_leave_a_full_cohort_without_noise_make_no_plan() ->
         (200, {"honest_minimum": 2}, None),
         (200, {"groups": 4}, 33),
         (8, {"groups": 4}, None),
-        (200, {"horizon": 4}, 266),
         (200, {"mechanism": Mechanism.DISCRETE_LAPLACE}, 133),
     ],
 )
@@ -236,138 +237,46 @@ def a_wide_plan(cells: int, **settings: Any) -> Plan:
     return a_plan(members=200, marginals=marginals, public_levels={"cell": levels}, **settings)
 
 
-@pytest.mark.parametrize("horizon", [1, 13])
-def test_where_there_is_room_for_few_layers_noise_is_right_for_those_who_came_last_time(horizon: int) -> None:
-    plan = a_wide_plan(10**6, horizon=horizon, seen=150)
+def test_where_there_is_room_for_few_layers_noise_is_right_for_those_who_came_last_time() -> None:
+    plan = a_wide_plan(10**6, seen=150)
     assert plan.noise_layers is not None
     assert plan.shares.excess(plan.honest(150)) < 1.15
     assert plan.shares.excess(plan.honest(136)) < 1.15
     assert plan.shares.excess(plan.honest(200)) < 1.5
-    assert a_wide_plan(10, horizon=horizon, seen=150) == a_wide_plan(10, horizon=horizon)
+    assert a_wide_plan(10, seen=150) == a_wide_plan(10)
 
 
-def test_a_series_goes_on_with_its_layers_or_not_at_all() -> None:
-    first = a_plan(1, window=week(0), horizon=4, members=20)
-    assert first.noise_layers is not None
-    second = a_plan(2, window=week(1), horizon=4, members=300, earlier=first)
-    assert second.noise_layers == first.noise_layers
-    check_continues(first, second)
-    raised = a_plan(2, window=week(1), horizon=4, members=20, earlier=first, cohort_minimum=60, noise_shares=40)
-    with pytest.raises(PlanRefused, match="changes cohort_minimum, noise_shares"):
-        check_continues(first, raised)
+# ---- windows ---------------------------------------------------------------------------------------------------------
 
 
-# ---- series --------------------------------------------------------------------------------------------------------
+def test_a_plan_names_all_windows_of_its_epoch_and_which_one_it_counts() -> None:
+    plan = a_plan(window=(168 * 17, 168 * 26), windows=(4, 13))
+    assert (plan.first_hour, plan.windows) == (168 * 13, (168 * 13, 168 * 17, 168 * 26))
+    assert [plan.position_at(hour) for hour in (plan.first_hour, plan.start_hour)] == [0, 1]
 
 
-def week(number: int) -> tuple[int, int]:
-    return 168 * number, 168 * (number + 1)
+def test_within_an_epoch_windows_are_those_of_its_first_plan() -> None:
+    """Settings that change mid-epoch, so that no unit is counted by two divisions, take effect with the next one."""
+    changed = replace(PlanSettings(**SETTINGS), windows=(6, 13))
+    first = a_plan()
+    assert windows_at(changed, [first], 168.0 * 9) == first.windows
+    assert window_at(changed, [first], 168.0 * 9) == (168 * 9, 168 * 10)
+    assert windows_at(changed, [first], 168.0 * 13) == changed.edges(1)
+    assert window_at(changed, [first], 168.0 * 13) == (168 * 13, 168 * 19)
 
 
-def test_a_series_goes_on_while_its_horizon_and_its_epoch_last() -> None:
-    plan, places = None, []
-    for number in [*range(8, 16), 17]:
-        plan = a_plan(number, window=week(number), horizon=3, earlier=plan)
-        assert plan.series is not None
-        places.append((number, plan.series.start_hour // 168, plan.position))
-        assert (plan.series.name == plan.round_id) == (plan.position == 0)
-    assert places == [
-        (8, 8, 0),
-        (9, 8, 1),
-        (10, 8, 2),
-        (11, 11, 0),
-        (12, 11, 1),
-        (13, 13, 0),  # another epoch
-        (14, 13, 1),
-        (15, 13, 2),
-        (17, 17, 0),
-    ]
-
-
-YEAR: dict[str, Any] = {"horizon": 52, "openings": (1, 4, 13, 26, 39, 52), "weeks_per_epoch": 52}
-
-
-def openings_of(plan: Plan | None) -> tuple[int, ...]:
-    assert plan is not None
-    assert plan.series is not None
-    return plan.series.openings
-
-
-def test_a_series_is_opened_at_the_weeks_that_are_set_and_in_the_last_of_its_epoch() -> None:
-    plan, ends, since = None, [], 0
-    while since < 2 * 52 * 168:
-        since = next_opening(PlanSettings(**{**SETTINGS, **YEAR}), plan, since)
-        plan = a_plan(since, window=(since - 168, since), earlier=plan, uncounted_since=0, **YEAR)
-        ends.append(since // 168)
-    assert ends == [1, 4, 13, 26, 39, 52, 53, 56, 65, 78, 91, 104]
-    assert openings_of(plan) == (1, 4, 13, 26, 39, 52)
-    late = a_plan(1, window=week(40), **YEAR)
-    assert openings_of(late) == (1, 4, 12)
-    assert openings_of(a_plan(2, window=week(51), **YEAR)) == (1,)
-
-
-def test_noise_is_that_of_the_openings_and_costs_no_more_in_any_series() -> None:
-    """At equal epsilon fewer openings are less noise: of a year's total, .70 of the deviation of weekly ones."""
-    weekly, whole = a_plan(horizon=52, weeks_per_epoch=52), a_plan(**YEAR)
-    ends = [noise_of_last_total(plan) for plan in (whole, weekly)]
-    assert ends[0] / ends[1] == pytest.approx(0.70, abs=0.01)
-    for plan in (weekly, whole, a_plan(1, window=week(40), **YEAR), a_plan(2, window=week(51), **YEAR)):
-        assert plan.epsilon * (1 - 1e-4) < plan_loss(plan).at(plan.delta) <= plan.epsilon
-
-
-def noise_of_last_total(plan: Plan) -> float:
-    variances = [(plan.marginals[0].noise_scale * WEIGHT_ONE) ** 2] * plan.horizon
-    return float(np.sqrt(running_variance(variances, np.zeros(1, np.int64))[0]))
-
-
-def test_other_openings_are_another_series_which_begins_where_no_round_has_counted() -> None:
-    first = a_plan(1, window=week(0), **YEAR)
-    assert a_plan(2, window=week(3), earlier=first, uncounted_since=168, **YEAR).position == 1
-    changed = {**YEAR, "openings": (1, 8)}
-    other = a_plan(2, window=week(7), earlier=first, uncounted_since=168, **changed)
-    assert other.series is not None
-    assert (other.series.start_hour, other.series.openings, other.position) == (168, (7, 14, 51), 0)
-
-
-def test_without_a_horizon_there_is_no_series_and_another_horizon_is_another_one() -> None:
-    first = a_plan(1, window=week(0), horizon=3)
-    assert a_plan(2, window=week(1), earlier=first).series is None
-    longer = a_plan(3, window=week(1), horizon=4, earlier=first)
-    assert longer.series is not None
-    assert (longer.series.start_hour, longer.position) == (168, 0)
-
-
-def test_rows_of_a_series_stay_in_their_places_and_new_ones_follow() -> None:
-    """Later on a rarer workload has owners enough; by itself its token might sort before the others."""
-    for rare in range(4, 12):
-        held = [a_lease(tenant, workload, workload) for tenant in range(3) for workload in (0, 1)]
-        first = a_plan(1, leases=held, horizon=3)
-        held += [a_lease(tenant, 9, rare) for tenant in range(3)]
-        second = a_plan(2, window=week(1), leases=held, horizon=3, earlier=first)
-        assert list(rows(second, "workload")) == [*rows(first, "workload"), labels(rare)["subarchetype"]]
-        check_continues(first, second)
-
-
-def test_a_coarse_row_stays_beside_a_finer_one_that_comes_later_and_all_its_holders_own_it() -> None:
-    held = [a_lease(tenant, 0, tenant % 2) for tenant in range(4)]  # two owners each: the archetype has four
-    first = a_plan(1, leases=held, horizon=3)
-    assert rows(first, "workload") == {labels(0)["archetype"]: 4}
-    held.append(a_lease(4, 0, 0))
-    second = a_plan(2, window=week(1), leases=held, horizon=3, earlier=first)
-    assert rows(second, "workload") == {labels(0)["archetype"]: 5, labels(0)["subarchetype"]: 3}
-    check_continues(first, second)
-
-
-def test_a_series_costs_a_job_week_no_more_than_the_settings_allow() -> None:
-    """One payment for all rounds of the horizon; for that each has more noise than a round by itself."""
-    single, previous = a_plan(), 0.0
-    for horizon in (2, 4, 13):
-        plan = a_plan(horizon=horizon)
-        cost = plan_loss(plan).at(plan.delta)
-        assert plan.epsilon * (1 - 1e-4) < cost <= plan.epsilon
-        more = plan.marginals[0].noise_scale / single.marginals[0].noise_scale
-        assert more > max(1.0, previous)
-        previous = more
+def test_plans_under_mask_keys_of_another_epoch_are_refused() -> None:
+    first, second = a_plan(1), a_plan(2, window=(168, 336))
+    check_mask_keys(second, [first])
+    later = a_plan(3, window=(168 * 13, 168 * 14))
+    with pytest.raises(MaskKeysServed, match="epoch 1"):
+        check_mask_keys(later, [first])
+    one = later.trustees[0]
+    keys = (MaskKey(bytes([seat.index]) * 32).public for seat in later.trustees)
+    renewed = replace(later, trustees=tuple(map(MaskTrustee, (seat.index for seat in later.trustees), keys)))
+    check_mask_keys(renewed, [first])
+    with pytest.raises(MaskKeysServed):
+        check_mask_keys(replace(renewed, trustees=(one, *renewed.trustees[1:])), [first])
 
 
 def test_scales_are_those_of_the_plan() -> None:

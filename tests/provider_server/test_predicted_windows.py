@@ -16,8 +16,9 @@ from scipy.stats import binom, poisson
 from federation.protocol.causes import Domain
 from federation.protocol.life_table import Floats, LifeTable
 from federation.protocol.noise import Integers
+from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.analysis.calibration import Calibration, calibrate
-from provider_server.analysis.drift import Alarm, Watched, alarms
+from provider_server.analysis.drift import Alarm, Watched, alarms, windows_between
 from provider_server.analysis.factors import SIZES, Factor, find_factors, size_band
 from provider_server.analysis.prediction import (
     Comparison,
@@ -312,17 +313,33 @@ def things(
 def test_false_alarms_are_as_rare_as_they_are_said_to_be(sd: float) -> None:
     """Ten times 52 weeks of 20 things at one a year: ten at most are expected."""
     rng = np.random.default_rng(3)
-    count = sum(len(alarms(things(rng, many=20, sd=sd), windows_between=52.0)) for _ in range(10))
+    count = sum(len(alarms(things(rng, many=20, sd=sd), 52.0)) for _ in range(10))
     assert count <= 16
-    many = sum(len(alarms(things(rng, many=20, sd=sd), windows_between=2.0)) for _ in range(3))
+    many = sum(len(alarms(things(rng, many=20, sd=sd), 2.0)) for _ in range(3))
     assert many > 10  # a threshold that is far lower gives many
+
+
+def test_quarters_show_a_change_within_a_year_and_sooner_than_a_bound_of_weeks_would() -> None:
+    delays: dict[float, list[int]] = {windows_between(13 * HOURS_PER_WEEK): [], windows_between(HOURS_PER_WEEK): []}
+    for seed in range(12):
+        drawn = things(np.random.default_rng(seed), many=20, change=8, ratio=2.0, sd=45.0, mean=130.0, count=16)
+        for between, late in delays.items():
+            found = (one.raised_hour // 168 - 8 for one in alarms(drawn, between) if one.what == "0")
+            late.append(min(found, default=99))
+    quarters, weeks = delays.values()
+    assert np.median(quarters) <= 4
+    assert sum(quarters) < sum(weeks)
+
+
+def test_windows_are_fewer_where_they_are_longer_and_never_so_few_that_one_alarm_in_twenty_is_false() -> None:
+    assert [windows_between(weeks * HOURS_PER_WEEK) for weeks in (1, 4, 13, 52)] == [104.0, 26.0, 20.0, 20.0]
 
 
 @pytest.mark.parametrize(("ratio", "sd", "within"), [(2.0, 0.0, 5), (0.4, 0.0, 8), (2.0, 25.0, 22)])
 def test_a_change_is_found_and_dated(ratio: float, sd: float, within: int) -> None:
     rng, delays, covered, dated = np.random.default_rng(4), [], [], []
     for _ in range(12):
-        found = [one for one in alarms(things(rng, many=20, change=20, ratio=ratio, sd=sd)) if one.what == "0"]
+        found = [one for one in alarms(things(rng, many=20, change=20, ratio=ratio, sd=sd), 104.0) if one.what == "0"]
         late = [one for one in found if one.raised_hour >= 20 * 168]
         delays.append(late[0].raised_hour // 168 - 20 if late else 99)
         if late:
@@ -336,8 +353,8 @@ def test_a_change_is_found_and_dated(ratio: float, sd: float, within: int) -> No
 
 def test_a_prediction_that_may_be_off_all_along_raises_no_alarm_for_that() -> None:
     rng = np.random.default_rng(6)
-    allowed = [len(alarms(things(rng, many=10, mean=200.0, off=0.15, log_sd=0.15))) for _ in range(5)]
-    denied = [len(alarms(things(rng, many=10, mean=200.0, off=0.15))) for _ in range(5)]
+    allowed = [len(alarms(things(rng, many=10, mean=200.0, off=0.15, log_sd=0.15), 104.0)) for _ in range(5)]
+    denied = [len(alarms(things(rng, many=10, mean=200.0, off=0.15), 104.0)) for _ in range(5)]
     assert sum(allowed) <= 6
     assert sum(denied) > 50
 
@@ -350,17 +367,17 @@ def test_the_newest_week_decides_on_what_was_known_then() -> None:
                 variance=one.variance[:30], noise_variance=one.noise_variance[:30])
         for one in whole
     ]  # fmt: skip
-    early = [one for one in alarms(whole) if one.raised_hour < 30 * 168]
+    early = [one for one in alarms(whole, 104.0) if one.raised_hour < 30 * 168]
     assert early
-    for one, other in zip(alarms(part), early, strict=True):
+    for one, other in zip(alarms(part, 104.0), early, strict=True):
         assert (one.what, one.raised_hour, one.since_hour) == (other.what, other.raised_hour, other.since_hour)
 
 
 def test_nothing_watched_raises_nothing() -> None:
-    assert alarms([]) == ()
+    assert alarms([], 104.0) == ()
     empty = np.zeros(120)
     unseen = Watched("x", tuple(range(120)), empty, empty, empty, empty)
-    assert alarms([unseen]) == ()
+    assert alarms([unseen], 104.0) == ()
 
 
 @pytest.mark.nightly
@@ -386,7 +403,7 @@ def test_a_context_that_fails_more_is_found_in_releases() -> None:
     ]
     for epsilon, within in ((None, 2), (4.0, 9)):
         made = releases(drawn(truth, np.random.default_rng(11)), epsilon, InsecureSeeded(3))
-        found = alarms(windows.watched(made, cloud.truth))
+        found = alarms(windows.watched(made, cloud.truth), 104.0)
         own = [one for one in found if one.what == f"context {bad}"]
         assert own
         assert change <= own[0].raised_hour // 168 <= change + within

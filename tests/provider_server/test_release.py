@@ -1,18 +1,17 @@
 """The gate: what comes out is what went in, plus the noise that it states, and it never changes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
-from crypto.continual_counting import WEIGHT_ONE, weights
 
 from crypto.codec import encode
 from crypto.errors import CohortTooSmall, DecodeError
 from federation.protocol.causes import CAUSES
-from federation.protocol.life_table import Floats, LifeTable
+from federation.protocol.life_table import LifeTable
 from federation.protocol.noise import NoiseSampler, noise_variances, to_ring
 from federation.protocol.plan import Mechanism, Plan
 from provider_server.fleet.exposure import Slices, expose
@@ -21,11 +20,9 @@ from provider_server.rounds.release import (
     Release,
     StoredRelease,
     from_bytes,
-    newly_counted,
     release,
     to_bytes,
 )
-from provider_server.rounds.round import Past
 from provider_server.store.store import Store
 from tests.support.changing import replace
 from tests.support.factories import (
@@ -47,7 +44,7 @@ from tests.support.factories import (
 )
 from tests.support.plans import InsecureSeeded
 
-GENEROUS = replace(POLICY, epsilon_per_job_week=1000.0)
+GENEROUS = replace(POLICY, epsilon_per_window=1000.0)
 COHORTS = [cohort for size in range(COHORT, TENANTS + 1) for cohort in combinations(range(TENANTS), size)]
 
 
@@ -60,16 +57,18 @@ def answered(size: int, start_hour: int = 0) -> tuple[Answered, ...]:
 
 
 def played(cast: Cast, plan: Plan, cohort: tuple[int, ...], sampler: NoiseSampler) -> Release:
-    """A round in which only `cohort` answers, from journal to release."""
-    with closing(Store(cast.root / "provider.db")) as store:
+    """A round in which only `cohort` answers, from journal to release. Its trustees have not seen the window before."""
+    apart = cast.root / str(plan.round_id)
+    apart.mkdir()
+    with closing(Store(apart / "provider.db")) as store, closing(Cast(apart)) as others:
         round_ = a_round(plan, store.rounds)
         for number in cohort:
             round_.receive(cast.tenant(number, policy=GENEROUS, sampler=sampler).contribute(round_.signed_plan))
         close(round_)
-        trustees = {index: cast.trustee(index) for index in (1, *(masking.index for masking in plan.trustees))}
+        trustees = {index: others.trustee(index) for index in (1, *(masking.index for masking in plan.trustees))}
         endorse_all(round_, trustees)
         share_all(round_, trustees)
-        (total,) = round_.open(Past())
+        (total,) = round_.open()
         return release(plan, total, answered(len(round_.contributors)), exposed(plan))
 
 
@@ -127,23 +126,31 @@ def relative_errors(
     return (table.events / np.sqrt(table.noise_variance)).ravel()
 
 
-def test_the_stated_variance_counts_every_share_that_came(busy: Cast) -> None:
-    plan = a_plan(7)
+@pytest.mark.parametrize("mechanism", list(Mechanism))
+def test_the_stated_variance_counts_every_share_that_came(mechanism: Mechanism) -> None:
+    plan = a_plan(7, mechanism=mechanism)
     few, many = (
         variances(release(plan, to_ring(plan, nothing(plan)), answered(size), exposed(plan))) for size in (3, 5)
     )
-    assert few == pytest.approx([1.5 * marginal.noise_scale**2 for marginal in plan.marginals])
-    assert many == pytest.approx([2.5 * marginal.noise_scale**2 for marginal in plan.marginals])
+    whole = np.array([variance_of(mechanism, marginal.noise_scale) for marginal in plan.marginals])
+    assert few == pytest.approx(1.5 * whole)  # each of two shares is the whole
+    assert many == pytest.approx(2.5 * whole)
+
+
+def variance_of(mechanism: Mechanism, scale: float) -> float:
+    """Of the whole noise: σ², or that of a discrete Laplace variable of scale b, 2q/(1 - q)² with q = exp(-1/b)."""
+    ratio = np.exp(-1 / scale)
+    return scale**2 if mechanism is Mechanism.DISCRETE_GAUSSIAN else float(2 * ratio / (1 - ratio) ** 2)
 
 
 def test_negative_and_fractional_counts_come_through() -> None:
-    plan = a_plan(7)
+    plan = a_plan(7, mechanism=Mechanism.DISCRETE_GAUSSIAN)
     total = to_ring(plan, [table - 3 for table in nothing(plan)])
     made = release(plan, total + np.uint64(64), answered(COHORT), exposed(plan))
     assert all(set(table.events.ravel()) == {-2.75} for table in made.tables)
 
 
-def test_exposure_passes_through_untouched(busy: Cast) -> None:
+def test_exposure_passes_through_untouched() -> None:
     plan = a_plan(7)
     made = release(plan, to_ring(plan, nothing(plan)), answered(COHORT), exposed(plan))
     for table, given in zip(made.tables, exposed(plan), strict=True):
@@ -159,77 +166,6 @@ def nothing(plan: Plan) -> list["np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 def variances(made: Release) -> list[float]:
     assert all(len(set(table.noise_variance.ravel())) == 1 for table in made.tables)
     return [float(table.noise_variance.ravel()[0]) for table in made.tables]
-
-
-# ---- series --------------------------------------------------------------------------------------------------------
-
-
-def a_week(number: int, earlier: Plan | None = None) -> Plan:
-    return a_plan(number, window=(168 * (number - 1), 168 * number), horizon=6, earlier=earlier)
-
-
-def in_series(
-    carries: Sequence[bool], counts: Sequence[Floats], noise: Sequence[Floats], contributors: int = COHORT
-) -> list[Release]:
-    """Releases of weeks whose counts and whose noise, in counts, are known: what came off the masks is made by hand."""
-    made: list[Release] = []
-    for week, carried in enumerate(carries):
-        plan = a_week(week + 1, made[-1].plan if made else None)
-        before = [weights(6)[week - then] * counts[then] for then in range(week)] if carried else []
-        opened = WEIGHT_ONE * counts[week] + sum(before) + WEIGHT_ONE * noise[week]
-        words = opened.round().astype(np.int64).astype(np.uint64)
-        made.append(release(plan, words, answered(contributors), exposed(plan), made, carries=carried))
-    return made
-
-
-def flat(made: Release) -> Floats:
-    return np.concatenate([table.events.ravel() for table in made.tables])
-
-
-CARRYING = [(True,) * 5, (True, True, False, True, True), (True, False, False, True, False), (True, False, True, True)]
-
-
-@pytest.mark.parametrize("carries", CARRYING, ids=str)
-def test_totals_are_exact_whichever_openings_carry_the_weeks_before(carries: tuple[bool, ...]) -> None:
-    rng = np.random.default_rng(3)
-    counts = [rng.integers(0, 9, a_week(1).cells).astype(float) for _ in carries]
-    made = in_series(carries, counts, [np.zeros(a_week(1).cells)] * len(carries))
-    for week, one in enumerate(made):
-        np.testing.assert_allclose(flat(one), sum(counts[: week + 1]), atol=1e-9)
-        assert from_bytes(to_bytes(one)).carries == carries[week]
-    for table, first in zip(made[-1].tables, made[0].tables, strict=True):
-        np.testing.assert_allclose(table.exposure_node_hours, first.exposure_node_hours * len(carries))
-
-
-@pytest.mark.parametrize("carries", CARRYING, ids=str)
-def test_the_stated_variance_is_that_of_the_decoded_noise(carries: tuple[bool, ...]) -> None:
-    """Each week's noise alone: the squares of what it adds to the total, times its variance, are what is stated."""
-    plan, zero = a_week(1), np.zeros(a_week(1).cells)
-    added: list[float] = []
-    for week in range(len(carries)):
-        added = []
-        for noisy in range(week + 1):
-            noise = [zero + 1.0 if then == noisy else zero for then in range(len(carries))]
-            added.append(flat(in_series(carries[: week + 1], [zero] * (week + 1), noise)[week])[0])
-        one = in_series(carries[: week + 1], [zero] * (week + 1), [zero] * (week + 1))[week]
-        for table, variance in zip(one.tables, noise_variances(plan, COHORT), strict=True):
-            expected = variance * np.sum(np.square(added))
-            np.testing.assert_allclose(table.noise_variance, expected)
-    assert added[-1] == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize("carries", [(True, True, True), (True, False, True), (True, False, False)], ids=str)
-def test_what_the_carrying_group_newly_counts_is_told_apart_from_the_weeks_before(carries: tuple[bool, ...]) -> None:
-    rng = np.random.default_rng(4)
-    plan = a_week(1)
-    counts = [rng.integers(0, 9, plan.cells).astype(float) for _ in range(4)]
-    earlier = in_series(carries, counts, [np.zeros(plan.cells)] * 3)
-    now = a_week(4, earlier[-1].plan)
-    opened = counts[3] + sum(weights(6)[3 - then] / WEIGHT_ONE * counts[then] for then in range(3))
-    own = noise_variances(now, 2)
-    found, variances = newly_counted(now, [opened], own, earlier)
-    np.testing.assert_allclose(np.concatenate([table.ravel() for table in found]), counts[3], atol=1e-9)
-    assert all(after > before for after, before in zip(variances, own, strict=True))
 
 
 # ---- refusing ------------------------------------------------------------------------------------------------------
@@ -263,16 +199,15 @@ def a_release(number: int = 1) -> Release:
     for empty, variance in zip(plan.tables, noise_variances(plan, 4), strict=True):
         events, exposure, at_risk = rng.normal(size=(3, *empty.shape))
         tables.append(LifeTable(empty.dimensions, events, exposure, at_risk, np.full(empty.shape, variance)))
-    return Release(plan, answered(4, 3), tuple(tables), rng.normal(size=plan.cells), number + 3, carries=number != 2)
+    return Release(plan, answered(4, 3), tuple(tables), number + 3)
 
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_release_comes_back_as_it_was_stored(number: int) -> None:
     made = a_release(number)
     back = from_bytes(to_bytes(made))
-    assert (back.plan, back.answered, back.carries) == (made.plan, made.answered, made.carries)
+    assert (back.plan, back.answered) == (made.plan, made.answered)
     assert back.smallest_group == made.smallest_group == number + 3
-    np.testing.assert_array_equal(back.observed, made.observed)
     for mine, theirs in zip(made.tables, back.tables, strict=True):
         assert mine.dimensions == theirs.dimensions
         for name in ("events", "exposure_node_hours", "at_risk", "noise_variance"):
@@ -280,7 +215,7 @@ def test_a_release_comes_back_as_it_was_stored(number: int) -> None:
     assert to_bytes(back) == to_bytes(made)
 
 
-COLUMNS = ("events", "exposure_node_hours", "at_risk", "noise_variance", "observed")
+COLUMNS = ("events", "exposure_node_hours", "at_risk", "noise_variance")
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -288,10 +223,10 @@ COLUMNS = ("events", "exposure_node_hours", "at_risk", "noise_variance", "observ
 def test_a_stored_release_that_does_not_fit_its_plan_is_not_read(name: str, change: object) -> None:
     assert callable(change)
     columns: dict[str, Any] = {key: bytes(8 * a_plan().cells) for key in COLUMNS}
-    from_bytes(encode(StoredRelease(encode(a_plan()), answered(4), smallest_group=4, carries=True, **columns)))
+    from_bytes(encode(StoredRelease(encode(a_plan()), answered(4), smallest_group=4, **columns)))
     columns[name] = change(columns[name])
     with pytest.raises(DecodeError):
-        from_bytes(encode(StoredRelease(encode(a_plan()), answered(4), smallest_group=4, carries=True, **columns)))
+        from_bytes(encode(StoredRelease(encode(a_plan()), answered(4), smallest_group=4, **columns)))
 
 
 def test_anything_else_is_not_a_release() -> None:
@@ -299,7 +234,7 @@ def test_anything_else_is_not_a_release() -> None:
         b"",
         to_bytes(a_release())[:-1],
         encode(a_plan()),
-        encode(StoredRelease(b"", (), b"", b"", b"", b"", b"", 4, carries=True)),
+        encode(StoredRelease(b"", (), b"", b"", b"", b"", 4)),
     ):
         with pytest.raises(DecodeError):
             from_bytes(data)

@@ -29,12 +29,19 @@ from federation.protocol.round_messages import RegisteredWorkload, Registration,
 from federation.protocol.service_messages import Action, HintState, Outcome as Answered, Suspicion
 from provider_server.cli import app
 from provider_server.fleet.own_failures import OwnFailure
-from provider_server.rounds.round import Past, Round
+from provider_server.rounds.round import Round
 from provider_server.store import backup as backups
 from provider_server.store.backup import BadBackup, backup, restore, verify
 from provider_server.store.claims import RoundsHeld
 from provider_server.store.hint_store import NUMBERS, Draft
-from provider_server.store.migrations.upgrade import _LOCK, ForeignDatabase, NewerDatabase, NoStore, newest_version
+from provider_server.store.migrations.upgrade import (
+    _LOCK,
+    ForeignDatabase,
+    NewerDatabase,
+    NoStore,
+    OlderRounds,
+    newest_version,
+)
 from provider_server.store.revocations import LIFETIME_S, SLACK_S
 from provider_server.store.round_store import Answer, LostStep, Outcome, RoundState, Step
 from provider_server.store.store import BadDatabase, Store, StoreNotEmpty
@@ -142,11 +149,10 @@ def filled(store: Store) -> Store:
     store.add_node_key(keys().tenant_id(1), "public key of a node")
     store.add_node_key(keys().tenant_id(1), "the key after it")
     store.revocations.add([keys().tenant_id(1)], 1_800_000_000.0)
-    in_series = RoundId(b"s" * 16)
-    store.rounds.add(in_series, RoundState.UNMASKING, b"plan")
-    suspicion = {"\u00fc": [1.5, None]}
-    outcome = Outcome(b"total", [b"\0words", b""], frozenset({1}), suspicion)
-    store.rounds.finish(in_series, RoundState.UNMASKING, RoundState.RELEASED, outcome)
+    suspected = RoundId(b"s" * 16)
+    store.rounds.add(suspected, RoundState.UNMASKING, b"plan")
+    outcome = Outcome(b"total", {"\u00fc": [1.5, None]})
+    store.rounds.finish(suspected, RoundState.UNMASKING, RoundState.RELEASED, outcome)
     store.rounds.add(ROUND_UNDER_WAY, RoundState.COLLECTING, b"plan \0 under way")
     store.rounds.add_contribution(ROUND_UNDER_WAY, keys().tenant_id(1), bytes(range(256)))
     store.rounds.move(ROUND_UNDER_WAY, RoundState.COLLECTING, RoundState.ENDORSING, b"request")
@@ -163,7 +169,6 @@ COUNTS = {
     "rounds": 5,
     "contributions": 1,
     "answers": 1,
-    "masked_counts": 2,
     "notes": 1,
     "node_keys": 2,
     "placements": 1,
@@ -399,10 +404,9 @@ def test_a_step_is_taken_from_the_state_that_was_seen_and_by_one(store: Store, p
         with pytest.raises(LostStep, match="no longer collecting"):
             other.rounds.move(ROUND, RoundState.COLLECTING, RoundState.ENDORSING, b"another")
         with pytest.raises(LostStep):
-            other.rounds.finish(ROUND, RoundState.UNMASKING, RoundState.RELEASED, Outcome(b"release", [b"words"]))
+            other.rounds.finish(ROUND, RoundState.UNMASKING, RoundState.RELEASED, Outcome(b"release"))
         assert other.rounds.get(ROUND).request == b"request"
         assert other.releases() == []
-        assert other.rounds.masked_counts(ROUND) == []
 
 
 def test_the_request_of_a_round_is_fixed_once(store: Store) -> None:
@@ -457,17 +461,29 @@ def test_of_two_contributions_of_a_tenant_the_first_is_kept(store: Store) -> Non
     assert store.rounds.contributors(ROUND) == {tenant}
 
 
-def test_the_end_of_a_round_leaves_all_that_it_should_and_drops_the_contributions(store: Store) -> None:
-    for name, words in ((ROUND_UNDER_WAY, []), (ROUND, [b"one", b"two"])):
+def test_the_end_of_a_round_leaves_its_release_and_its_scores_and_drops_the_contributions(store: Store) -> None:
+    for name in (ROUND_UNDER_WAY, ROUND):
         store.rounds.add(name, RoundState.UNMASKING, b"plan")
         store.rounds.add_contribution(name, keys().tenant_id(0), b"said")
-        outcome = Outcome(b"release of " + bytes(name), words, frozenset({1}), {"of": str(name)})
+        outcome = Outcome(b"release of " + bytes(name), {"of": str(name)})
         store.rounds.finish(name, RoundState.UNMASKING, RoundState.RELEASED, outcome)
-    assert store.rounds.contributors(ROUND) == set()
-    assert store.rounds.masked_counts(ROUND) == [(0, False, b"one"), (1, True, b"two")]
-    assert store.rounds.masked_counts(ROUND_UNDER_WAY) == []
+        assert store.rounds.contributors(name) == set()
     assert store.rounds.suspicion() == {"of": str(ROUND)}
     assert len(store.releases()) == 2
+
+
+def test_a_store_of_rounds_in_an_earlier_form_is_refused_and_not_touched(store: Store, place: NewPlace) -> None:
+    """An upgrade must not leave releases behind that nothing reads."""
+    sql(store, "CREATE TABLE masked_counts (number INTEGER)")
+    sql(store, "UPDATE alembic_version SET version_num = '0014'")
+    store.rounds.add(ROUND, RoundState.COLLECTING, b"plan of before")
+    before = contents(store)
+    with pytest.raises(OlderRounds, match="does not read"):
+        Store(place("provider"))
+    assert contents(store) == before
+    with store._engine.connect() as connection:
+        assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == "0014"
+    assert sa.inspect(store._engine).has_table("masked_counts")
 
 
 # ---- opening -------------------------------------------------------------------------------------------------------
@@ -733,7 +749,7 @@ def test_a_round_that_was_under_way_goes_on_from_a_backup(
         if goes_on.state is RoundState.ENDORSING:
             endorse_all(goes_on, trustees)
         share_all(goes_on, trustees)
-        (opened,) = goes_on.open(Past())
+        (opened,) = goes_on.open()
         assert sum(int(table.sum()) for table in from_ring(plan, opened)) == counting(plan)
 
 
@@ -809,7 +825,7 @@ def a_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         store.add_node_key(keys().tenant_id(0), "key")
         store.revocations.add([keys().tenant_id(0)], 1_800_000_000.0)
         store.own.add(0, 24, [OwnFailure(lease_id(0, 1), 2.0)])
-        store.own.add_counts(ROUND, b"counts")
+        store.own.add_findings(0, b"findings")
         store.ends.end(lease_id(0, 1), 9.0, requeued=True)
         store.passes.issue(keys().tenant_id(0), 2965, Digest(bytes(32)), 1)
         store.passes.spend([(2965, PassNonce(bytes(32)))])
@@ -817,7 +833,7 @@ def a_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         store.rounds.add_contribution(ROUND_UNDER_WAY, keys().tenant_id(0), b"said")
         store.rounds.add_answer(ROUND_UNDER_WAY, Answer.SHARE, 3, b"said")
         store.rounds.add(ROUND, RoundState.UNMASKING, b"plan")
-        store.rounds.finish(ROUND, RoundState.UNMASKING, RoundState.RELEASED, Outcome(b"release", [b"words"]))
+        store.rounds.finish(ROUND, RoundState.UNMASKING, RoundState.RELEASED, Outcome(b"release"))
         backup(store, folder / "backup")
     return (folder / "backup").read_bytes()
 
@@ -944,5 +960,7 @@ def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
 
 
 def test_refusals_of_a_database_are_refusals() -> None:
-    assert all(issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, StoreNotEmpty))
-    assert newest_version() == "0013"
+    assert all(
+        issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, OlderRounds, StoreNotEmpty)
+    )
+    assert newest_version() == "0015"

@@ -33,7 +33,6 @@ SCENARIO = replace(
     epsilon=50.0,
     owners_minimum=3,
     cohort_minimum=4,
-    horizon_weeks=1,
     groups=1,
     failures_per_week={Domain.INFRASTRUCTURE: 300.0, Domain.FRAMEWORK: 30.0, Domain.SCRIPT: 40.0},
 )

@@ -93,14 +93,14 @@ def committee_of(directory: Directory) -> Committee:
 def succeed(of: Holders, provider: Provider, lost: int, dealers: Iterable[int] = (1, 3, 4)) -> Holders:
     """A successor takes the seat of the one that is lost, and the provider tells it by an entry of the directory."""
     after, handovers = of.handed_over(of.with_successor(lost, Holder.new()), dealers)
-    provider.members.reseat(after.committee.trustees, handovers)
+    provider.reseat(after.committee.trustees, handovers)
     return after
 
 
 def renew_mask_keys(of: Holders, federation: Federation, seats: Iterable[int] = (3, 4, 5)) -> Holders:
     """The trustees of these seats make new mask keys, all hand over, and the trustees hear of the new directory."""
     after, handovers = of.handed_over(of.with_new_masks(seats), (1, 3, 5))
-    federation.provider.members.reseat(after.committee.trustees, handovers)
+    federation.provider.reseat(after.committee.trustees, handovers)
     for trustee in federation.trustees:
         hand_keys(trustee, after)
         trustee.follow(encode(DirectoryUpdate(federation.provider.members.chain.entries)))

@@ -17,6 +17,7 @@ from federation.protocol.directory import SeatsChanged
 from federation.protocol.endorsed import EndedRound, EndorsedSet, check_ended
 from federation.protocol.round_messages import UnmaskRequest
 from provider_server.rounds.planning import MaskKeysServed
+from provider_server.rounds.provider import RoundUnderWay
 from provider_server.store.round_store import RoundState
 from provider_server.week import give_up
 from simulation.run.federation import Federation
@@ -141,3 +142,17 @@ def test_the_next_epoch_waits_for_mask_keys_that_are_new_and_loses_nothing(tmp_p
         assert second.plan.epoch == first.plan.epoch + 1
         assert [one.mask_key for one in second.plan.trustees] == [one.mask.public for one in holders.holders[2:]]
         assert is_exact(federation, second)
+
+
+def test_a_renewal_waits_for_the_open_round_and_a_succession_does_not(tmp_path: Path) -> None:
+    grounds = Grounds.of_failures(tmp_path, COHORT)
+    with grounds.opened(tmp_path) as federation:
+        with pytest.raises(CohortTooSmall):
+            hold(federation, WEEKS[0], silent=[0])
+        of, head = Holders.founded(grounds.federation), federation.provider.directory.head
+        for seats in ((3, 4, 5), ()):  # mask keys, or the shares of the token key alone
+            with pytest.raises(RoundUnderWay, match="is still collecting: renewed keys would end it"):
+                renew_mask_keys(of, federation, seats)
+        assert federation.provider.directory.head == head
+        succeed(of, federation.provider, LOST)
+        assert not federation.provider.members.chain.has_same_seats(head)

@@ -37,6 +37,7 @@ from tests.support.factories import (
     signed,
 )
 from tests.tenant_client.test_tenant import Failing, NoMoreNoise, PowerCut, masks_over, opened
+from tests.trustee.test_mask_keys import founders, handed, under, update
 
 OTHERS = (1, 2, 3)
 
@@ -226,7 +227,9 @@ def test_two_sets_of_one_round_are_kept_as_proof_and_end_the_epoch_here(cast: Ca
     assert sorted(map(encode_one, again.endorsed.rounds())) == sorted(map(encode_one, rounds))
     with pytest.raises(Equivocation):
         again.contribute(signed(plan_of(1)))
-    assert failing(cast).contribute(signed(plan_of(WEEKS_PER_EPOCH)))  # an epoch of other trustees' words
+    after, (_, chain) = failing(cast), handed(founders().with_new_masks())
+    after.follow(update(chain))
+    assert after.contribute(signed(under(plan_of(WEEKS_PER_EPOCH), chain.directory)))  # another epoch
 
 
 def encode_one(one: EndedRound) -> bytes:

@@ -28,6 +28,7 @@ from federation.protocol.plan import NoiseLayers
 from federation.protocol.seats import TrusteeRecord
 from tests.support.changing import replace
 from tests.support.plans import cells_plan
+from tests.vectors.endorsed import endorsed_sets
 from tests.vectors.hostile_entries import bad_entries, bad_founding, bad_returns
 from tests.vectors.hostile_keys import bad_exchange_keys, bad_possession, bad_verify_keys
 from tests.vectors.seats import reseatings
@@ -335,6 +336,7 @@ def attendance() -> Document:
 VECTORS: dict[str, Callable[[], Document]] = {
     "attendance.json": attendance,
     "directory.json": directory,
+    "endorsed.json": lambda: endorsed_sets(InsecureStream("endorsed")),
     "keys.json": keys,
     "masking.json": masking,
     "reseating.json": lambda: reseatings(InsecureStream("reseating")),

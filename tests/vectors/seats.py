@@ -82,7 +82,7 @@ def reseatings(stream: Stream) -> dict[str, object]:
     provider = SigningKey(stream(32))
     dealing = deal(THRESHOLD, TRUSTEES, stream)
     holders = [Holder.new(stream, KeyShare(seat, share)) for seat, share in enumerate(dealing.shares, 1)]
-    founding = provider.sign(_founding(provider, dealing, holders))
+    founding = provider.sign(founding_of(provider, dealing, holders))
     chain = Chain.begin(founding, provider.public)
     renewal = Change.to(chain.directory, holders)
     bad = _bad(provider, renewal, holders, stream)
@@ -114,7 +114,8 @@ def reseatings(stream: Stream) -> dict[str, object]:
     }
 
 
-def _founding(provider: SigningKey, dealing: Dealing, holders: Sequence[Holder]) -> DirectoryEntry:
+def founding_of(provider: SigningKey, dealing: Dealing, holders: Sequence[Holder]) -> DirectoryEntry:
+    """The first entry of a directory with these holders."""
     records = tuple(holder.record(_encoded([mul_base(holder.share.secret)])[0]) for holder in holders)
     settled = provider.public, THRESHOLD, _encoded(dealing.commitments[:1])[0], records, 13
     return DirectoryEntry(0, NOTHING_BEFORE, *settled, (), ())
