@@ -171,7 +171,7 @@ def test_a_week_is_held_once_and_everybody_counts(federation: Running) -> None:
     told = federation.hold(start_hour)
     schemas.held("pharoah-provider round", json.dumps([told]))
     assert (told["contributors"], told["position"], told["suspects"]) == (EVERYBODY, 0, 0)
-    assert 1 <= told["horizon"] <= 52  # weeks that are left in the epoch
+    assert told["windows"] == WEEKS_PER_EPOCH
     assert [federation.charges(tenant, start_hour) for tenant in range(1, 5)] == [1] * 4
     made = federation.release(start_hour)
     assert made is not None
