@@ -91,9 +91,12 @@ class Running:
         return made[0] if made else None
 
     def charges(self, tenant: int, start_hour: int) -> int:
-        """How often a tenant's ledger charges a week."""
+        """How often a tenant's ledger charges a week, but for what was given back."""
         with closing(sqlite3.connect(self.places.tenant(tenant) / "tenant.db")) as connection:
-            query = "SELECT count(*) FROM charges WHERE start_h <= ? AND end_h > ?"
+            query = (
+                "SELECT count(*) FROM charges WHERE start_h <= ? AND end_h > ?"
+                " AND round_id NOT IN (SELECT round_id FROM given_back)"
+            )
             return int(connection.execute(query, (start_hour, start_hour)).fetchone()[0])
 
 
