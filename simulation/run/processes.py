@@ -50,8 +50,8 @@ retry_s = 0.5
 
 [plan]
 owners_minimum = 3
-windows = [1, 2, 3, 4]
-weeks_per_epoch = 4
+windows = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
+weeks_per_epoch = 13
 cohort_minimum = {cohort}
 noise_shares = 2
 """

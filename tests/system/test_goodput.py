@@ -34,8 +34,10 @@ DIMENSIONS = ("workload", "context", "context_level", "band", "domain", "goodput
 
 @pytest.fixture
 def eight(tmp_path: Path) -> Iterator[Federation]:
-    shares, week = with_optional({Subject.GOODPUT: 0.2}), {"windows": (1,), "weeks_per_epoch": 1}
-    settings = PlanSettings(1.0, 1e-8, 6, noise_shares=1, owners_minimum=2, marginals=shares, **week)
+    shares = with_optional({Subject.GOODPUT: 0.2})
+    settings = PlanSettings(
+        1.0, 1e-8, 6, noise_shares=1, owners_minimum=2, marginals=shares, windows=(1,), weeks_per_epoch=1
+    )
     policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0, "dimensions": DIMENSIONS}
     federation = found(tmp_path, 8, settings, policy, InsecureSilence())
     for number in range(8):

@@ -28,8 +28,10 @@ SLOW = 2
 
 @pytest.fixture
 def eight(tmp_path: Path) -> Iterator[Federation]:
-    shares, week = with_optional({Subject.SPEED: 0.2}), {"windows": (1,), "weeks_per_epoch": 1}
-    settings = PlanSettings(1.0, 1e-8, 6, noise_shares=1, owners_minimum=2, marginals=shares, **week)
+    shares = with_optional({Subject.SPEED: 0.2})
+    settings = PlanSettings(
+        1.0, 1e-8, 6, noise_shares=1, owners_minimum=2, marginals=shares, windows=(1,), weeks_per_epoch=1
+    )
     dimensions = ("workload", "context", "context_level", "band", "domain", "pace")
     policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0, "dimensions": dimensions}
     federation = found(tmp_path, 8, settings, policy, InsecureSilence())

@@ -51,8 +51,10 @@ def the_fabric() -> FabricParts:
 
 
 def a_federation(root: Path, *, votes: bool = True) -> Federation:
-    shares, week = with_optional({Subject.VOTES: 0.2}), {"windows": (1,), "weeks_per_epoch": 1}
-    settings = PlanSettings(1.0, 1e-8, 6, noise_shares=1, owners_minimum=2, marginals=shares, **week)
+    shares = with_optional({Subject.VOTES: 0.2})
+    settings = PlanSettings(
+        1.0, 1e-8, 6, noise_shares=1, owners_minimum=2, marginals=shares, windows=(1,), weeks_per_epoch=1
+    )
     dimensions = (*OWN_DIMENSIONS, "part") if votes else OWN_DIMENSIONS
     policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0, "dimensions": dimensions}
     federation = found(root, 8, settings, policy, InsecureSilence())
