@@ -137,7 +137,7 @@ def prepare(cloud: Cloud) -> None:
     leases = f"\n[leases]\ncontexts = {{ {contexts} }}\nslurm_accounts = {{ {accounts} }}\n"
     settings.write_text(settings.read_text().replace("[plan]", "[plan]\nepsilon = 100.0") + leases)
     for number, home in enumerate(cloud.places.tenant_homes, start=1):
-        (home / "policy.toml").write_text((home / "policy.toml").read_text() + "epsilon_per_job_week = 100.0\n")
+        (home / "policy.toml").write_text((home / "policy.toml").read_text() + "epsilon_per_window = 100.0\n")
         key = root / f"{number}.lease-key"
         cloud.provider("lease-key", names[home], "--out", str(key))
         cloud.as_tenant(number, "enrol", "--lease-key", str(key))
