@@ -44,6 +44,11 @@ class Metrics:
         self.release_end_hour = Gauge(
             "pharoah_release_end_hour", "End of the newest release, in hours since 1970.", registry=registry
         )
+        self.release_due_hour = Gauge(
+            "pharoah_release_due_hour",
+            "When the next release is due: the end of its window, and settle_hours; in hours since 1970.",
+            registry=registry,
+        )
         self.epsilon = Gauge("pharoah_epsilon", "Privacy budget per unit of the newest release.", registry=registry)
         self.alarms = Gauge("pharoah_alarms", "Drift alarms raised by the newest window.", registry=registry)
         self.parts_suspected = Gauge(

@@ -136,7 +136,7 @@ class ContextName(Record, frozen=True):
 
 
 class Statement(Record, frozen=True):
-    """The privacy of what is behind a bundle: per job-week, with the numbers of rounds and contributions.
+    """The privacy of what is behind a bundle: per unit, with the numbers of rounds and contributions.
 
     It tells nothing of failures that the provider saw itself.
     """

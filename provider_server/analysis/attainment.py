@@ -1,11 +1,11 @@
-"""What leases delivered by context, from noisy counts of job-weeks by band of goodput: shares that met a target.
+"""What leases delivered by context, from noisy counts of units by band of goodput: shares that met a target.
 
-Everything is about the job-weeks that were counted, so noise is all that is uncertain, and its variance is known. With
-M of N job-weeks at or above a target, the share p = M/N solves M - pN = 0, of which the noise has mean 0 and variance
+Everything is about the units that were counted, so noise is all that is uncertain, and its variance is known. With
+M of N units at or above a target, the share p = M/N solves M - pN = 0, of which the noise has mean 0 and variance
 σ² (a (1 - p)² + b p²), for a bands above and b below. The p that its normal law does not reject are the interval
-(Fieller 1954): right for however few job-weeks, and wide, up to all shares, where noise outweighs them.
+(Fieller 1954): right for however few units, and wide, up to all shares, where noise outweighs them.
 
-A context misses an aim if fewer than `aim` of its job-weeks met the target: named by Benjamini and Hochberg's procedure
+A context misses an aim if fewer than `aim` of its units met the target: named by Benjamini and Hochberg's procedure
 at the false discovery rate asked for.
 """
 
@@ -23,7 +23,7 @@ _SHARES = np.linspace(0.0, 1.0, 2001)
 
 @dataclass(frozen=True)
 class AttainedShare:
-    """The share of job-weeks with a goodput of at least `goodput`: an estimate, and its interval."""
+    """The share of units with a goodput of at least `goodput`: an estimate, and its interval."""
 
     goodput: float
     share: float
@@ -33,7 +33,7 @@ class AttainedShare:
 
 @dataclass(frozen=True)
 class GoodputQuantile:
-    """The goodput that a share of the job-weeks stayed below: at least `low` and below `high`, as far as noise lets."""
+    """The goodput that a share of the units stayed below: at least `low` and below `high`, as far as noise lets."""
 
     share: float
     low: float
@@ -42,10 +42,10 @@ class GoodputQuantile:
 
 @dataclass(frozen=True)
 class ContextGoodput:
-    """A context: its job-weeks with noise, the shares attained by target, quantiles, and whether it misses the aim."""
+    """A context: its units with noise, the shares attained by target, quantiles, and whether it misses the aim."""
 
     context: str
-    job_weeks: float
+    units: float
     attained: tuple[AttainedShare, ...]
     quantiles: tuple[GoodputQuantile, ...]
     p_value: float
@@ -62,8 +62,8 @@ def by_context(
 ) -> tuple[ContextGoodput, ...]:
     """All contexts, those that surely miss the aim first.
 
-    `counts` are noisy job-weeks (contexts, bands), each with the `noise_variance` of its context (contexts,). `edges`
-    begin the bands, from 0 on; `aim` is a target, one of them, and the share of job-weeks that are to meet it.
+    `counts` are noisy units (contexts, bands), each with the `noise_variance` of its context (contexts,). `edges`
+    begin the bands, from 0 on; `aim` is a target, one of them, and the share of units that are to meet it.
     """
     target, wanted = aim
     place, variances = edges.index(target), noise_variance.tolist()
@@ -80,7 +80,7 @@ def by_context(
 
 
 def attained_share(counts: Floats, edges: Sequence[float], place: int, variance: float) -> AttainedShare:
-    """The share of job-weeks in the bands from `place` on, with its 95% interval."""
+    """The share of units in the bands from `place` on, with its 95% interval."""
     above, all_ = float(counts[place:].sum()), float(counts.sum())
     share = min(max(above / all_, 0.0), 1.0) if all_ > 0 else 0.5
     reach = norm.ppf((1 + LEVEL) / 2)
@@ -90,7 +90,7 @@ def attained_share(counts: Floats, edges: Sequence[float], place: int, variance:
 
 
 def _score(counts: Floats, place: int, share: Floats | float, variance: float) -> Floats:
-    """How far the job-weeks from `place` on are above that share of all, in standard deviations of the noise."""
+    """How far the units from `place` on are above that share of all, in standard deviations of the noise."""
     above, bands = counts[place:].sum(), len(counts)
     spread = (bands - place) * (1 - np.asarray(share)) ** 2 + place * np.asarray(share) ** 2
     off = above - np.asarray(share) * counts.sum()
@@ -98,7 +98,7 @@ def _score(counts: Floats, place: int, share: Floats | float, variance: float) -
 
 
 def _quantile(attained: Sequence[AttainedShare], share: float) -> GoodputQuantile:
-    """Between the last edge that surely, and the first that surely not, as many job-weeks reach."""
+    """Between the last edge that surely, and the first that surely not, as many units reach."""
     low = max((one.goodput for one in attained if one.low >= 1 - share), default=0.0)
     high = min((one.goodput for one in attained if one.high < 1 - share), default=1.0)
     return GoodputQuantile(share, low, high)

@@ -4,7 +4,7 @@ Cells of held-out weeks are sorted by predicted risk (failures per node-hour) an
 predicted failures. Observed are released counts, so every interval holds the variance of the counts and of the noise.
 
 `slope` is Cox's (1958): how observed log rates rise with predicted ones. One is perfect; below one the model is
-overconfident (it spreads risks too far), above one too timid. The slope bends the rates of job-weeks,
+overconfident (it spreads risks too far), above one too timid. The slope bends the rates of units,
 r -> e^a m (r / m)^b around their mean m, and what counts of them under the cap is worked out anew; so neither the cap
 nor exposure, which is known, is mistaken for foresight. It is fitted by quasi-scoring with the known variances.
 

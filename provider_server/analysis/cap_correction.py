@@ -1,8 +1,8 @@
-"""The effect of the cap: of the N failures of a job-week that expects m, min(N, F) are counted, a fair draw of them.
+"""The effect of the cap: of the N failures of a unit that expects m, min(N, F) are counted, a fair draw of them.
 
 N is Poisson where leases are alike, and negative binomial where they differ: N ~ Poisson(g m), g gamma with mean 1 and
 variance 1 / `shape`. C(m) = E[min(N, F)] is the sum of P(N > k) over k < F. Since the draw is fair, each cell of the
-job-week counts the same share of its failures, C(m) / m. Weighting a gamma law by its variable adds one to its shape
+unit counts the same share of its failures, C(m) / m. Weighting a gamma law by its variable adds one to its shape
 and keeps its scale, so the derivatives of C are probabilities of negative binomial laws again.
 """
 

@@ -1,6 +1,6 @@
 """Hazards of contexts and age bands from noisy counts under a cap, with the cap and the noise in one objective.
 
-Job-week j runs in level c of a context, spends e_jb node-hours in band b, and multiplies the hazard by the factor r_jk
+Unit j runs in level c of a context, spends e_jb node-hours in band b, and multiplies the hazard by the factor r_jk
 with probability w_jk. Its expected failures, given k, are m_jk = r_jk Σ_b h_cb e_jb, and F of them count at most: a
 cell of the table expects
 
@@ -28,7 +28,7 @@ rounds is a stationary point of L (Nocedal & Wright 2006, ch. 3). A fit ends whe
 more than `TOLERANCE` of itself; one that has not after `MOST_ROUNDS` is refused, by `Unsettled`.
 
 The covariance is that of the estimate about the truth, H⁻¹ (Xᵀ K V⁻¹ S V⁻¹ K X + P) H⁻¹, where H is the matrix above,
-V = diag(μ + σ²), and S what counts and noise really scatter: of q expected of a job-week in its bands, the cap takes
+V = diag(μ + σ²), and S what counts and noise really scatter: of q expected of a unit in its bands, the cap takes
 q qᵀ / F off the Poisson covariance, which is exact for F = 1.
 
 Not promised: that L has one maximum only. It has without noise and cap; with them, a start at the crude rate finds the
@@ -62,8 +62,8 @@ FLATTEST = 0.05  # of Fisher's information: where L bends less than that in some
 
 
 @dataclass(frozen=True, eq=False)
-class JobWeeks:
-    """J job-weeks by level: `starts` (levels + 1,) delimits those of each.
+class Units:
+    """J units by level: `starts` (levels + 1,) delimits those of each.
 
     `node_hours` is (J, bands); `weights` and `factors` (J, components) are the mixture of factors that multiply the
     hazard; `most` (J,) is how many failures count.
@@ -78,8 +78,8 @@ class JobWeeks:
     @classmethod
     def of_levels(
         cls, level: Places, levels: int, node_hours: Floats, weights: Floats, factors: Floats, most: Places
-    ) -> "JobWeeks":
-        """Job-weeks in any order; those whose `level` (J,) is -1 are left out."""
+    ) -> "Units":
+        """Units in any order; those whose `level` (J,) is -1 are left out."""
         order = np.argsort(level, kind="stable")
         starts = np.searchsorted(level[order], np.arange(levels + 1))
         order, starts = order[starts[0] :], starts - starts[0]
@@ -87,7 +87,7 @@ class JobWeeks:
 
     @cached_property
     def level(self) -> Places:
-        """Of each job-week (J,)."""
+        """Of each unit (J,)."""
         return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
     def total(self, rates: Floats) -> Floats:
@@ -118,13 +118,13 @@ class Rates(NamedTuple):
 
 
 def fit_capped(
-    job_weeks: JobWeeks, counts: Floats, noise_variance: Floats, *, effect_sd: float, shape: float = ALIKE
+    units: Units, counts: Floats, noise_variance: Floats, *, effect_sd: float, shape: float = ALIKE
 ) -> Rates:
     """Hazards from `counts` with noise, both (levels, bands); leases differ by `shape` (`analysis.cap_correction`).
 
     Unsettled where the fit does not come to rest; ValueError where exact failures were counted and nothing ran.
     """
-    objective = _Objective.of(job_weeks, counts, noise_variance, effect_sd, shape)
+    objective = _Objective.of(units, counts, noise_variance, effect_sd, shape)
     here, change = objective.at(objective.crude), np.inf
     for rounds in range(1, MOST_ROUNDS + 1):
         step, promised = objective.step(here)
@@ -158,7 +158,7 @@ class _Point(NamedTuple):
 class _Objective:
     """L of one set of counts, over θ = (α, a, β)."""
 
-    job_weeks: JobWeeks
+    units: Units
     counts: Floats
     noise_variance: Floats
     known: NDArray[np.bool_]
@@ -167,11 +167,9 @@ class _Objective:
     shape: float
 
     @classmethod
-    def of(
-        cls, job_weeks: JobWeeks, counts: Floats, noise_variance: Floats, effect_sd: float, shape: float
-    ) -> "_Objective":
+    def of(cls, units: Units, counts: Floats, noise_variance: Floats, effect_sd: float, shape: float) -> "_Objective":
         """The crude rate is that of the total, or of its noise where that is more, as if there were no cap."""
-        exposure = job_weeks.by_level((job_weeks.weights * job_weeks.factors).sum(axis=1))
+        exposure = units.by_level((units.weights * units.factors).sum(axis=1))
         known = exposure > 0.0
         if np.any(counts[~known & (noise_variance == 0.0)] != 0.0):
             raise ValueError("exact failures where nothing ran")
@@ -179,7 +177,7 @@ class _Objective:
         crude, precision = np.zeros(1 + levels + bands), np.full(1 + levels + bands, effect_sd**-2)
         total = max(float(counts[known].sum()), float(np.sqrt(noise_variance[known].sum())), 1.0)
         crude[0], precision[0] = np.log(total / max(float(exposure.sum()), 1.0)), LEVEL_SD**-2
-        return cls(job_weeks, counts, noise_variance, known, crude, precision, shape)
+        return cls(units, counts, noise_variance, known, crude, precision, shape)
 
     def log_hazard(self, theta: Floats) -> Floats:
         """α + a_c + β_b (levels, bands)."""
@@ -188,12 +186,12 @@ class _Objective:
 
     def at(self, theta: Floats) -> _Point:
         """The point of θ."""
-        weights, factors, most = self.job_weeks.weights, self.job_weeks.factors, self.job_weeks.most[:, None]
+        weights, factors, most = self.units.weights, self.units.factors, self.units.most[:, None]
         hazard = np.exp(self.log_hazard(theta))
-        failures = np.maximum(self.job_weeks.total(hazard)[:, None] * factors, FEWEST)
+        failures = np.maximum(self.units.total(hazard)[:, None] * factors, FEWEST)
         share = cap_factor(failures, most, self.shape)
         bend = (capped_slope(failures, most, self.shape) - share) / failures
-        mean = hazard * self.job_weeks.by_level((weights * factors * share).sum(axis=1))
+        mean = hazard * self.units.by_level((weights * factors * share).sum(axis=1))
         slope = self._pairs((weights * factors**2 * bend).sum(axis=1), hazard)
         slope[:, self._bands, self._bands] += mean
         return _Point(theta, hazard, mean, slope, failures, share, bend)
@@ -232,9 +230,9 @@ class _Objective:
 
     def _curvature(self, here: _Point, weight: Floats, pull: Floats) -> Floats:
         """The negated Hessian of L."""
-        weights, factors, most = self.job_weeks.weights, self.job_weeks.factors, self.job_weeks.most[:, None]
+        weights, factors, most = self.units.weights, self.units.factors, self.units.most[:, None]
         twist = (capped_curvature(here.failures, most, self.shape) - 2.0 * here.bend) / here.failures
-        pulled = self.job_weeks.total(here.hazard * pull)
+        pulled = self.units.total(here.hazard * pull)
         bent = self._pairs(pulled * (weights * factors**3 * twist).sum(axis=1), here.hazard)
         off = here.slope.copy()
         off[:, self._bands, self._bands] -= here.mean
@@ -252,14 +250,14 @@ class _Objective:
         return np.arange(self.counts.shape[1])
 
     def _pairs(self, weight: Floats, hazard: Floats) -> Floats:
-        """Σ_j weight_j v_j v_jᵀ by level, v_jb the failures of a job-week by the hazard alone."""
-        return np.asarray(self.job_weeks.products(weight) * hazard[:, :, None] * hazard[:, None, :], np.float64)
+        """Σ_j weight_j v_j v_jᵀ by level, v_jb the failures of a unit by the hazard alone."""
+        return np.asarray(self.units.products(weight) * hazard[:, :, None] * hazard[:, None, :], np.float64)
 
     def log_sd(self, here: _Point) -> Floats:
         """The standard deviations of the log hazards about the truth (levels, bands)."""
         weight = self._weight(here)
-        counted = (self.job_weeks.weights * self.job_weeks.factors * here.share).sum(axis=1)
-        scatter = -self._pairs(counted**2 / self.job_weeks.most, here.hazard)
+        counted = (self.units.weights * self.units.factors * here.share).sum(axis=1)
+        scatter = -self._pairs(counted**2 / self.units.most, here.hazard)
         scatter[:, self._bands, self._bands] += here.mean + self.noise_variance
         moved = here.slope * weight[:, None, :]
         prior = np.diag(self.precision)

@@ -1,6 +1,6 @@
 """What else failures depend on, from the same releases: the size of a job, and the season. No further budget is spent.
 
-A second stage over a model's predictions. Each job-week's predicted failures are multiplied by factors of its row (each
+A second stage over a model's predictions. Each unit's predicted failures are multiplied by factors of its row (each
 level along the dimensions of a released table), of its size band and of its week; from that follows what is counted in
 each cell of the weeks' tables, under the cap. The factors' logarithms have normal priors, those of weeks as a random
 walk besides, and are found by penalised quasi-scoring, whose variance is that of the counts and of the noise.
@@ -91,7 +91,7 @@ def _ratios(name: str, levels: Sequence[str], seen: "_Seen", at: Floats, spread:
 
 @dataclass(frozen=True, eq=False)
 class _Week:
-    """The job-weeks (J,) of a week that have a row, their places along its dimensions (dimensions, J), and sizes."""
+    """The units (J,) of a week that have a row, their places along its dimensions (dimensions, J), and sizes."""
 
     prediction: Prediction
     rows: Places

@@ -1,8 +1,8 @@
 """How many hardware failures tenants file as script errors: a factor of all hazards, with its uncertainty.
 
-    script errors of workload a on context c = α_a x job-weeks + what counts of β x (hardware failures told there)
+    script errors of workload a on context c = α_a x units + what counts of β x (hardware failures told there)
 
-Script errors do not depend on the hardware, so on all contexts a workload has as many in a job-week (α_a). Where they
+Script errors do not depend on the hardware, so on all contexts a workload has as many in a unit (α_a). Where they
 are more frequent just where more hardware fails, some of them are hardware failures: β for each that was told as one.
 All that failed is then 1 + β times what was told. β has an exponential prior, which spreads where counts say little and
 gives way where they say more; α_a is fitted for each β, and what counts scatter beyond their noise widens all of it.
@@ -29,7 +29,7 @@ class More(NamedTuple):
 
 
 def filed_elsewhere(control: LifeTable, would_count: Callable[[float], Floats]) -> More:
-    """From script errors by (workload, context) and job-weeks as their exposure; nothing where nobody counted them.
+    """From script errors by (workload, context) and units as their exposure; nothing where nobody counted them.
 
     `would_count(β)`, of the same shape, is how many script errors would be hardware failures.
     """
@@ -50,7 +50,7 @@ def filed_elsewhere(control: LifeTable, would_count: Callable[[float], Floats]) 
 def _misfit(control: LifeTable, mistaken: Floats) -> float:
     """The weighted squares that are left where `mistaken` are no script errors, and others are as frequent anywhere.
 
-    These show in job-weeks without one that is mistaken, of which each counts as either.
+    These show in units without one that is mistaken, of which each counts as either.
     """
     free, others = np.maximum(control.exposure_node_hours - mistaken, 0.0), control.events - mistaken
     rate = np.maximum(others.sum(axis=1), 0.0) / np.maximum(free.sum(axis=1), 1.0)

@@ -3,8 +3,8 @@
 A workload's script errors do not depend on the hardware. Where most of them are missing on one context, somebody told
 them as something else.
 
-A hardware failure that comes first hides a script error under the cap: of those expected, only the share of job-weeks
-without a hardware failure is asked for, and half of that. This is no bound, since large job-weeks have more of both; a
+A hardware failure that comes first hides a script error under the cap: of those expected, only the share of units
+without a hardware failure is asked for, and half of that. This is no bound, since large units have more of both; a
 pair that is eight times worse is kept where their sizes have a standard deviation of 2 in the logarithm (tests).
 
 Not promised: that hardware was what they were told as. A tenant alone on a pair whose errors have no known reason is
@@ -24,7 +24,7 @@ MOST_LEFT = 0.5  # of the script errors that are asked for
 def misfiled(counted: LifeTable, control: LifeTable) -> NDArray[np.bool_]:
     """Which pairs (workloads, contexts) lack most of the script errors that the workload has elsewhere.
 
-    `counted` holds hardware failures, `control` script errors over the same cells; both their `at_risk` job-weeks.
+    `counted` holds hardware failures, `control` script errors over the same cells; both their `at_risk` units.
     """
     pairs, here, elsewhere = arms(control)
     cells = tuple(pairs)

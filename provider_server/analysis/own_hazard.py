@@ -1,6 +1,6 @@
 """What the provider sees itself of the failures that its hazards explain: more on large leases, say, or at a high age.
 
-    V_jb ~ failures expected of job-week j in age band b x (factor of its level) x (factor of its size and the band)
+    V_jb ~ failures expected of unit j in age band b x (factor of its level) x (factor of its size and the band)
 
 Whether a failure leaves a trace depends on its kind, and its kind on what ran; hazards are learnt from noisy counts,
 and are a little wrong for whole levels. Unaccounted for, both would look like leases that differ, and ratios of pairs

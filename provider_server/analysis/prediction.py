@@ -1,7 +1,7 @@
 """How well a model predicts a held-out week, and whether another model predicts it better.
 
 A model says how often a job fails per node-hour: a rate by context level and age band, times the risk of its pair. From
-the leases of the week follow the failures expected of each job-week, from these what counts under the cap, cell by
+the leases of the week follow the failures expected of each unit, from these what counts under the cap, cell by
 cell, and from the released counts a log score: the log density of what was released. Its law is that of the true count
 convolved with the noise, so that a cell that is mostly noise decides little. Log scores are strictly proper: the true
 model has the best expectation (Gneiting & Raftery, JASA 2007).
@@ -57,10 +57,10 @@ class Expected:
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """A model's prediction for the J job-weeks of a release.
+    """A model's prediction for the J units of a release.
 
-    `node_hours` and `rates` (infrastructure failures per node-hour) have shape (J, bands); `leases` are the job-weeks'.
-    A job-week counts at most `most` failures.
+    `node_hours` and `rates` (infrastructure failures per node-hour) have shape (J, bands); `leases` are the units'.
+    A unit counts at most `most` failures.
     """
 
     leases: tuple[Lease, ...]
@@ -70,18 +70,18 @@ class Prediction:
 
     @cached_property
     def failures(self) -> Floats:
-        """Failures expected of each job-week by age band, before the cap, (J, bands)."""
+        """Failures expected of each unit by age band, before the cap, (J, bands)."""
         return np.asarray(self.rates * self.node_hours, np.float64)
 
     @cached_property
     def shares(self) -> Floats:
-        """Of each job-week's failures, by age band (J, bands)."""
+        """Of each unit's failures, by age band (J, bands)."""
         total = np.maximum(self.failures.sum(axis=1, keepdims=True), np.finfo(float).tiny)
         return np.asarray(self.failures / total, np.float64)
 
     @cached_property
     def counted(self) -> Expected:
-        """Failures of each job-week (J,) that count: min(N, F) with N Poisson."""
+        """Failures of each unit (J,) that count: min(N, F) with N Poisson."""
         expected = self.failures.sum(axis=1)
         tails = [np.asarray(pdtrc(k, expected), np.float64) for k in range(self.most)]
         mean = np.sum(tails, axis=0)
@@ -91,7 +91,7 @@ class Prediction:
     def expected(self, table: LifeTable, rows: Rows | None = None) -> Expected:
         """What is counted in each cell of a table over dimensions of the lease and perhaps the band.
 
-        Which of a job-week's failures counts is a fair draw, so its counts are thinned by the share of the cell. `rows`
+        Which of a unit's failures counts is a fair draw, so its counts are thinned by the share of the cell. `rows`
         are `rows_of(table, leases)`, for whoever asks often.
         """
         row, known, lengths = rows or rows_of(table, self.leases)
@@ -137,7 +137,7 @@ def predict(
     most: int,
     mix: Mapping[str, float],
 ) -> Prediction:
-    """What is expected of the job-weeks `slices`, each of which counts at most `most` failures.
+    """What is expected of the units `slices`, each of which counts at most `most` failures.
 
     `rates` are failures per node-hour by (context level, band), `risks` factors by (workload row, context), one where
     there is none; `mix` says by context level which mean risk is in its rates already (`mean_risk`; one where it is
@@ -234,7 +234,7 @@ def _released(seen: Floats, noise_variance: Floats, law: Floats) -> Floats:
 def _log_law(mean: Floats, variance: Floats, most: int) -> Floats:
     """Log probability of 0 to `most` failures, (cells, most + 1): binomial by mean and variance, and a little Poisson.
 
-    Of capped job-weeks a count varies less than a Poisson one. A binomial law, of as many trials as its variance asks
+    Of capped units a count varies less than a Poisson one. A binomial law, of as many trials as its variance asks
     for, holds that; but few trials exclude what is only rare.
     """
     count, mean = np.arange(most + 1.0), mean[:, None]

@@ -1,11 +1,11 @@
-"""Contexts where jobs are slower than elsewhere, from noisy counts of watched and of slow job-weeks.
+"""Contexts where jobs are slower than elsewhere, from noisy counts of watched and of slow units.
 
-Of each context the share of slow job-weeks is held against that of all others. The variance of the score has the noise
-of both counts, that of as many job-weeks, and that of the others' share. Where contexts scatter more than that
+Of each context the share of slow units is held against that of all others. The variance of the score has the noise
+of both counts, that of as many units, and that of the others' share. Where contexts scatter more than that
 explains, the scale of the median one is taken. Benjamini and Hochberg's procedure names contexts at the false discovery
 rate asked for.
 
-Not promised: by how much a context is slower; a job-week counts as slow from 10% on, and is weighed alike beyond.
+Not promised: by how much a context is slower; a unit counts as slow from 10% on, and is weighed alike beyond.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _MAD_TO_SIGMA = 1.4826
 
 @dataclass(frozen=True)
 class ContextPace:
-    """A context: slow and watched job-weeks with noise, how sure it is slower than others, and if it is named."""
+    """A context: slow and watched units with noise, how sure it is slower than others, and if it is named."""
 
     context: str
     slow: float

@@ -25,7 +25,7 @@ from federation.protocol.causes import Domain
 from federation.protocol.evidence import Evidence
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.cap_correction import ALIKE, capped_slope
-from provider_server.analysis.capped_hazard import JobWeeks, Rates, fit_capped
+from provider_server.analysis.capped_hazard import Rates, Units, fit_capped
 from provider_server.analysis.factors import Factor
 from provider_server.analysis.filed_elsewhere import More, filed_elsewhere
 from provider_server.analysis.hazard import Estimate, Unsettled
@@ -114,7 +114,7 @@ def learn(
 
 @dataclass(frozen=True, eq=False)
 class _Risk:
-    """By what `factors` the pair of each job-week multiplies the hazard, as expected or as worse, and how surely.
+    """By what `factors` the pair of each unit multiplies the hazard, as expected or as worse, and how surely.
 
     `weights` and `factors` have shape (J, 2), `relative_variance` (of the factor, over its squared mean) has (J,).
     """
@@ -124,8 +124,8 @@ class _Risk:
     relative_variance: Floats
 
     @classmethod
-    def none(cls, job_weeks: int) -> "_Risk":
-        return cls(np.ones((job_weeks, 1)), np.ones((job_weeks, 1)), np.zeros(job_weeks))
+    def none(cls, units: int) -> "_Risk":
+        return cls(np.ones((units, 1)), np.ones((units, 1)), np.zeros(units))
 
     @property
     def mean(self) -> Floats:
@@ -145,7 +145,7 @@ class _Hazards:
     rates: Estimate
 
     def explained(self, seen: Seen) -> Floats:
-        """Failures of each job-week (J,) by the hazard alone; by an average one where its context has no row."""
+        """Failures of each unit (J,) by the hazard alone; by an average one where its context has no row."""
         return np.asarray(self.by_band(seen).sum(axis=1), np.float64)
 
     def by_band(self, seen: Seen) -> Floats:
@@ -171,9 +171,9 @@ def _fit_hazards(seen: Seen, risk: _Risk, shape: float = ALIKE) -> _Hazards:
     """Hazards of contexts and build-up levels by age, given the pairs' risks and how leases differ."""
     infrastructure = seen.hazard.at("domain", Domain.INFRASTRUCTURE)
     levels, bands = infrastructure.levels("context_level"), infrastructure.levels("band")
-    job_weeks = JobWeeks.of_levels(seen.level, len(levels), seen.node_hours, risk.weights, risk.factors, seen.most)
+    units = Units.of_levels(seen.level, len(levels), seen.node_hours, risk.weights, risk.factors, seen.most)
     counts, variance = infrastructure.events, infrastructure.noise_variance
-    found = _settled(job_weeks, counts, variance, shape)
+    found = _settled(units, counts, variance, shape)
     ran = seen.by_level(np.ones((1, 1)))
     mix = np.divide(seen.by_level(risk.mean[:, None]), ran, out=np.ones(ran.shape), where=ran > 0)
     alone = _Hazards(levels, bands, found.hazard, Estimate(found.hazard * mix, found.log_sd))
@@ -181,13 +181,13 @@ def _fit_hazards(seen: Seen, risk: _Risk, shape: float = ALIKE) -> _Hazards:
     return replace(alone, rates=Estimate(alone.rates.value, log_sd))
 
 
-def _settled(job_weeks: JobWeeks, counts: Floats, variance: Floats, shape: float) -> Rates:
+def _settled(units: Units, counts: Floats, variance: Floats, shape: float) -> Rates:
     """The fit, or, where it does not come to rest, a damped one: contexts are drawn together more."""
     try:
-        return fit_capped(job_weeks, counts, variance, effect_sd=CONTEXT_SD, shape=shape)
+        return fit_capped(units, counts, variance, effect_sd=CONTEXT_SD, shape=shape)
     except Unsettled as error:
         logger.warning("%s; fitted again with contexts that differ less", error.what)
-        return fit_capped(job_weeks, counts, variance, effect_sd=DAMPED_SD, shape=shape)
+        return fit_capped(units, counts, variance, effect_sd=DAMPED_SD, shape=shape)
 
 
 def _mix_variance(seen: Seen, risk: _Risk, hazards: _Hazards) -> Floats:
@@ -228,7 +228,7 @@ class _Pairs:
         return np.asarray(self.table.exposure_node_hours[self.found.workload, self.found.context], np.float64)
 
     def known(self, seen: Seen, by_band: Floats) -> Known:
-        """What these say of each job-week that hazards explain so many failures of."""
+        """What these say of each unit that hazards explain so many failures of."""
         rate, told = self._flat(self.found.seen_rate), self._flat(self.found.told_rate)
         over_told = rate / np.where(told > 0.0, told, 1.0)
         return Known(by_band, self.risk(seen).mean, rate[seen.pair], over_told[seen.cell], self.found.shape)
@@ -240,7 +240,7 @@ class _Pairs:
         return flat
 
     def risk(self, seen: Seen) -> _Risk:
-        """The factors of each job-week's pair over what the hazards explain; average ones where it has no row."""
+        """The factors of each unit's pair over what the hazards explain; average ones where it has no row."""
         found, explained = self.found, self.explained
         pairs = np.ravel_multi_index((found.workload, found.context), self.table.shape)
         average = float(found.expected.sum() / explained.sum())

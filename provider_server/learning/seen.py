@@ -1,9 +1,9 @@
-"""What learning starts from: the sums of all releases, the job-weeks behind them, and what the provider saw itself.
+"""What learning starts from: the sums of all releases, the units behind them, and what the provider saw itself.
 
 Windows are disjoint: releases add up cell by cell, and so do their noise variances.
 Without own failures, a pair's total leaves out the windows that would add more noise than they tell: what is heeded
 runs no more.
-Own failures, which operators alone learn from, are mapped to the tenants' unit: the job-weeks of leases whose tenants
+Own failures, which operators alone learn from, are those of units that tenants could count: of leases whose tenants
 answered, where the provider looked.
 """
 
@@ -29,13 +29,13 @@ NOBODY = OwnRecord.of((), looked=())
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """The sums of the releases, and the J job-weeks behind them.
+    """The sums of the releases, and the J units behind them.
 
     `node_hours` has shape (J, bands), all else (J,). `level` (context and build-up) and `cell` (pairs, flat) are the
-    rows whose total holds a job-week; `pair` is the one that its workload and context have by now, perhaps a finer one;
+    rows whose total holds a unit; `pair` is the one that its workload and context have by now, perhaps a finer one;
     -1 where there is none. `most` is F, `lease` the place of its lease, `size` the doublings of its nodes, `owner` the
     place of its tenant. `watched` says whether the provider looked and the pair has a row, `visible` (J, bands) how
-    many failures it saw there. `control` counts script errors by pair, its exposure in job-weeks.
+    many failures it saw there. `control` counts script errors by pair, its exposure in units.
     """
 
     hazard: LifeTable
@@ -59,7 +59,7 @@ class Seen:
         held = np.ones((len(releases), pairs.events.size), np.bool_)
         if own is None:
             pairs, held = _remembered(releases, pairs)
-        columns = zip(*_job_weeks(releases, leases, hazard, pairs, held, own or NOBODY), strict=True)
+        columns = zip(*_units(releases, leases, hazard, pairs, held, own or NOBODY), strict=True)
         return cls(hazard, pairs, _control(releases, pairs), *map(np.concatenate, columns))
 
     def by_level(self, weight: Floats) -> Floats:
@@ -76,7 +76,7 @@ class Seen:
         return total.astype(np.float64).reshape(self.pairs.shape)
 
     def leases(self, explained: Floats) -> Leases:
-        """What was seen of each lease beside what hazards explain of its job-weeks (J,)."""
+        """What was seen of each lease beside what hazards explain of its units (J,)."""
         known = np.flatnonzero(self.watched)
         group = self.lease[known] * self.pairs.events.size + self.pair[known]
         _, first, lease = np.unique(group, return_index=True, return_inverse=True)
@@ -109,13 +109,13 @@ def _remembered(releases: Sequence[Release], total: LifeTable) -> tuple[LifeTabl
 
 
 def _control(releases: Iterable[Release], pairs: LifeTable) -> LifeTable:
-    """Script errors over the cells of `pairs`, a job-week of exposure for each at risk; none in releases without."""
+    """Script errors over the cells of `pairs`, a unit of exposure for each at risk; none in releases without."""
     has_control = (made for made in releases if any(marginal.name == "control" for marginal in made.plan.marginals))
     total = _sum([LifeTable.zeros(pairs.dimensions), *(made.table("control") for made in has_control)])
     return replace(total, exposure_node_hours=total.at_risk)
 
 
-def _job_weeks(
+def _units(
     releases: Sequence[Release],
     leases: Sequence[Lease],
     hazard: LifeTable,

@@ -10,7 +10,7 @@
 - *Confounded* instead of worse: the negative control fires, since script errors, which hardware cannot cause, are more
   frequent, too (`analysis.quasi_experiment`), and by so much that they explain half of the effect or more. Before,
   a seventh of the hardware failures is taken off the script errors, as if tenants had taken so many for them (with the
-  cap on both: of a job-week that fails often, one counts as either): where both are more frequent by the same factor,
+  cap on both: of a unit that fails often, one counts as either): where both are more frequent by the same factor,
   that changes nothing. The quasi-experiment compares the workload with
   itself on other contexts, whose hours are weighted by what their hazards explain; its net outcome, sign test and Γ
   are reported as evidence.

@@ -1,6 +1,6 @@
 """What pairs are learnt from, in one step with two implementations: `tenants`, for bundles, and `operators`.
 
-    sums, job-weeks, what hazards explain ─┬─ tenants ───▶ Tables: tenants' sums alone
+    sums, units, what hazards explain ─┬─ tenants ───▶ Tables: tenants' sums alone
                                            └─ operators ─▶ Tables: those, less what the provider saw itself; and that
 
 - *Tenants* are told of nothing that the provider saw: their tables are the same whatever that was
@@ -30,7 +30,7 @@ UNHEARD = 10.0  # standard deviation over the count: nothing is left of what it 
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What is known by now of J job-weeks, beside what was counted.
+    """What is known by now of J units, beside what was counted.
 
     Hazards explain `by_band` (J, bands) failures, which the pair multiplies by `risk` (J,). The provider sees
     `seen_rate` (J,) times as many of the pair as of an average one, and `seen_over_told` (J,) is that over the same of
@@ -51,7 +51,7 @@ class Known:
 
     @property
     def explained(self) -> Floats:
-        """What hazards explain of each job-week (J,)."""
+        """What hazards explain of each unit (J,)."""
         return np.asarray(self.by_band.sum(axis=1), np.float64)
 
 
@@ -148,7 +148,7 @@ def _by_factor(seen: Seen, explained: Floats, most: Places, shape: Shape) -> Flo
 
 @dataclass(frozen=True, eq=False)
 class _Sight:
-    """The `visible` failures of job-weeks, and what hazards explain: `in_sight` (one to one overall) and `hidden`.
+    """The `visible` failures of units, and what hazards explain: `in_sight` (one to one overall) and `hidden`.
 
     All (J,). How much is seen differs by size, age and level (`analysis.own_hazard`); `part` of all is.
     """
@@ -172,7 +172,7 @@ class _Sight:
 def _unseen(seen: Seen, table: LifeTable, sight: _Sight, known: Known) -> tuple[LifeTable, Floats]:
     """What tenants counted beyond what the provider saw itself, and how much of it is expected to count at each rate.
 
-    In a job-week with V own failures, F - V others count at most. A lease on which the provider saw more failures than
+    In a unit with V own failures, F - V others count at most. A lease on which the provider saw more failures than
     expected is a bad one, and has more of the others, too: its gamma law has the shape k + V and the mean
     (k + V) / (k + what was expected to be seen).
     """
@@ -191,10 +191,10 @@ def _unseen(seen: Seen, table: LifeTable, sight: _Sight, known: Known) -> tuple[
 
 
 def _not_seen(seen: Seen, sight: _Sight, known: Known) -> Floats:
-    """What hazards explain of job-weeks (J,) beyond what was seen; of those not looked at, of all failures."""
+    """What hazards explain of units (J,) beyond what was seen; of those not looked at, of all failures."""
     return np.where(seen.watched, sight.hidden, sight.hidden + sight.in_sight * known.seen_over_told)
 
 
 def _by_lease(seen: Seen, weight: Floats) -> Floats:
-    """The sum of `weight` (J,) over all job-weeks of each one's lease (J,)."""
+    """The sum of `weight` (J,) over all units of each one's lease (J,)."""
     return np.asarray(np.bincount(seen.lease, weight)[seen.lease], np.float64)

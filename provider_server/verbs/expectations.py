@@ -38,7 +38,7 @@ class ContextRow(TypedDict):
 
     context: str
     name: str
-    job_weeks: float
+    units: float
     attained: list[AttainedRow]
     quantiles: list[QuantileRow]
     p_value: float
@@ -101,7 +101,7 @@ def _row(one: "ContextGoodput", name: str) -> ContextRow:
     return {
         "context": one.context,
         "name": name,
-        "job_weeks": one.job_weeks,
+        "units": one.units,
         "attained": [{"goodput": a.goodput, "share": a.share, "low": a.low, "high": a.high} for a in one.attained],
         "quantiles": [{"share": q.share, "low": q.low, "high": q.high} for q in one.quantiles],
         "p_value": one.p_value,
@@ -111,7 +111,7 @@ def _row(one: "ContextGoodput", name: str) -> ContextRow:
 
 def _lines(row: ContextRow, view: ExpectationsView) -> list[str]:
     said = f"fewer than {view['aim']:.0%} reach {view['target']:.0%}" if row["missed"] else "not named"
-    total = f"{row['job_weeks']:.0f} leases (noise of a band ± {view['noise_sd']:.0f})"
+    total = f"{row['units']:.0f} leases (noise of a band ± {view['noise_sd']:.0f})"
     shares = "; ".join(
         f"{one['goodput']:.0%} in {one['share']:.0%} ({one['low']:.0%} to {one['high']:.0%})" for one in row["attained"]
     )

@@ -420,7 +420,7 @@ def test_tenants_without_any_noise_take_no_more_than_their_own_share() -> None:
 
 # ---- audits ----------------------------------------------------------------------------------------------------------
 
-# One job-week in every cell or in none, at ε = 2 and δ = 0.01. The adversary knows all but one trustee and as many
+# One unit in every cell or in none, at ε = 2 and δ = 0.01. The adversary knows all but one trustee and as many
 # tenants as may collude. It says "with" beyond the threshold that the law of what it does not know makes the best; what
 # the runs are sure to prove then is computed.
 RUNS, EPSILON, DELTA = 300_000, 2.0, 0.01

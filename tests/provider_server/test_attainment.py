@@ -19,7 +19,7 @@ def covered(stated: float, exact: np.ndarray = EXACT) -> float:
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
-def test_intervals_hold_the_truth_nineteen_times_in_twenty_however_few_job_weeks_there_are(scale: float) -> None:
+def test_intervals_hold_the_truth_nineteen_times_in_twenty_however_few_units_there_are(scale: float) -> None:
     assert 0.935 <= covered(SIGMA, EXACT * scale) <= 0.98
 
 
@@ -52,6 +52,6 @@ def test_of_contexts_that_meet_the_aim_few_are_named_and_those_that_miss_it_by_f
     assert false <= 60  # of all runs: a false name in one list of two or three is less than its share of the named
 
 
-def test_where_noise_outweighs_the_job_weeks_nothing_is_excluded() -> None:
+def test_where_noise_outweighs_the_units_nothing_is_excluded() -> None:
     told = attained_share(np.array([1.0, -2.0, 0.5, 1.0, -1.0]), GOODPUT_EDGES, TARGET, 400.0)
     assert (told.low, told.high) == (0.0, 1.0)

@@ -16,7 +16,7 @@ from federation.protocol.life_table import Floats
 from federation.protocol.plan import Mechanism
 from provider_server.analysis import capped_hazard
 from provider_server.analysis.cap_correction import ALIKE, cap_factor, capped_curvature, capped_mean, capped_slope
-from provider_server.analysis.capped_hazard import TOLERANCE, JobWeeks, Rates, fit_capped
+from provider_server.analysis.capped_hazard import TOLERANCE, Rates, Units, fit_capped
 from provider_server.analysis.hazard import Unsettled
 from provider_server.learning import findings
 from provider_server.learning.findings import learn
@@ -37,8 +37,8 @@ def a_year(scenario: str) -> Year:
     return live(small(replace(load(scenario), mechanism=Mechanism.DISCRETE_GAUSSIAN)), 3)
 
 
-def a_fleet(seed: int, most: int) -> tuple[JobWeeks, Floats, Floats]:
-    """Job-weeks of very different size, true hazards, and what counts of their failures."""
+def a_fleet(seed: int, most: int) -> tuple[Units, Floats, Floats]:
+    """Units of very different size, true hazards, and what counts of their failures."""
     rng = np.random.default_rng(seed)
     level, hours = rng.integers(0, LEVELS, JOBS), rng.pareto(1.5, (JOBS, BANDS)) + 0.1
     truth = 0.4 * np.exp(rng.normal(0, 0.7, (LEVELS, 1)) + rng.normal(0, 0.3, BANDS))
@@ -51,8 +51,8 @@ def a_fleet(seed: int, most: int) -> tuple[JobWeeks, Floats, Floats]:
     for own, where in zip(failed, level, strict=True):
         kept = rng.permutation(np.repeat(np.arange(BANDS), own))[:most]
         np.add.at(counts[where], kept, 1.0)
-    job_weeks = JobWeeks.of_levels(level, LEVELS, hours, weights, factors, np.full(JOBS, most))
-    return job_weeks, truth, counts
+    units = Units.of_levels(level, LEVELS, hours, weights, factors, np.full(JOBS, most))
+    return units, truth, counts
 
 
 def noisy(counts: Floats, sd: float, seed: int) -> tuple[Floats, Floats]:
@@ -60,34 +60,34 @@ def noisy(counts: Floats, sd: float, seed: int) -> tuple[Floats, Floats]:
     return released, np.full(counts.shape, sd**2)
 
 
-def fitted(job_weeks: JobWeeks, counts: Floats, variance: Floats) -> Rates:
-    return fit_capped(job_weeks, counts, variance, effect_sd=EFFECT_SD)
+def fitted(units: Units, counts: Floats, variance: Floats) -> Rates:
+    return fit_capped(units, counts, variance, effect_sd=EFFECT_SD)
 
 
 # ---- another hand's objective ----------------------------------------------------------------------------------------
 
 
-def what_counts(job_weeks: JobWeeks, hazard: Floats) -> Floats:
+def what_counts(units: Units, hazard: Floats) -> Floats:
     """μ by its definition: the capped mean from the Poisson law, one component after the other."""
     total = np.zeros(hazard.shape)
-    level, most = np.repeat(np.arange(len(hazard)), np.diff(job_weeks.starts)), int(job_weeks.most[0])
-    for weight, factor in zip(job_weeks.weights.T, job_weeks.factors.T, strict=True):
-        failures = factor[:, None] * hazard[level] * job_weeks.node_hours
+    level, most = np.repeat(np.arange(len(hazard)), np.diff(units.starts)), int(units.most[0])
+    for weight, factor in zip(units.weights.T, units.factors.T, strict=True):
+        failures = factor[:, None] * hazard[level] * units.node_hours
         expected = failures.sum(axis=1)
         counting = sum(n * poisson.pmf(n, expected) for n in range(most)) + most * poisson.sf(most - 1, expected)
         np.add.at(total, level, failures * (weight * counting / expected)[:, None])
     return total
 
 
-def objective(job_weeks: JobWeeks, counts: Floats, variance: Floats, theta: Floats, crude: float) -> float:
+def objective(units: Units, counts: Floats, variance: Floats, theta: Floats, crude: float) -> float:
     log_hazard = theta[0] + theta[1 : 1 + LEVELS, None] + theta[1 + LEVELS :]
-    mean = what_counts(job_weeks, np.exp(log_hazard))
+    mean = what_counts(units, np.exp(log_hazard))
     prior = (theta[0] - crude) ** 2 / capped_hazard.LEVEL_SD**2 + (theta[1:] ** 2).sum() / EFFECT_SD**2
     return float(((counts + variance) * np.log(mean + variance) - mean).sum() - prior / 2)
 
 
-def crude_rate(job_weeks: JobWeeks, counts: Floats, variance: Floats) -> float:
-    exposure = (job_weeks.node_hours.sum(axis=1) * (job_weeks.weights * job_weeks.factors).sum(axis=1)).sum()
+def crude_rate(units: Units, counts: Floats, variance: Floats) -> float:
+    exposure = (units.node_hours.sum(axis=1) * (units.weights * units.factors).sum(axis=1)).sum()
     return float(np.log(max(counts.sum(), np.sqrt(variance.sum()), 1.0) / exposure))
 
 
@@ -101,26 +101,26 @@ def _highest(value: Callable[[Floats], float], start: Floats) -> Floats:
 
 @pytest.mark.parametrize(("most", "sd"), [(1, 0.0), (1, 6.0), (1, 40.0), (3, 6.0)])
 def test_the_fit_is_the_maximum_that_a_general_optimiser_finds(most: int, sd: float) -> None:
-    job_weeks, _, exact = a_fleet(1, most)
+    units, _, exact = a_fleet(1, most)
     counts, variance = noisy(exact, sd, 2)
-    crude = crude_rate(job_weeks, counts, variance)
+    crude = crude_rate(units, counts, variance)
     start = np.concatenate([[crude], np.zeros(LEVELS + BANDS)])
-    found = _highest(lambda at: objective(job_weeks, counts, variance, at, crude), start)
+    found = _highest(lambda at: objective(units, counts, variance, at, crude), start)
     theirs = np.exp(found[0] + found[1 : 1 + LEVELS, None] + found[1 + LEVELS :])
-    np.testing.assert_allclose(fitted(job_weeks, counts, variance).hazard, theirs, rtol=5e-3)
+    np.testing.assert_allclose(fitted(units, counts, variance).hazard, theirs, rtol=5e-3)
 
 
 @pytest.mark.parametrize(("most", "sd"), [(1, 0.0), (1, 12.0), (2, 60.0)])
 def test_no_round_falls_and_near_the_answer_steps_square(most: int, sd: float) -> None:
-    job_weeks, _, exact = a_fleet(2, most)
+    units, _, exact = a_fleet(2, most)
     counts, variance = noisy(exact, sd, 3)
-    crude = crude_rate(job_weeks, counts, variance)
-    own = capped_hazard._Objective.of(job_weeks, counts, variance, EFFECT_SD, ALIKE)
+    crude = crude_rate(units, counts, variance)
+    own = capped_hazard._Objective.of(units, counts, variance, EFFECT_SD, ALIKE)
     here, values, sizes = own.at(own.crude), [], []
     for _ in range(12):
         step, promised = own.step(here)
         sizes.append(np.abs(step).max())
-        values.append(objective(job_weeks, counts, variance, here.theta, crude))
+        values.append(objective(units, counts, variance, here.theta, crude))
         here = own.ascend(here, step, promised)
     assert np.all(np.diff(values) > -1e-9 * np.abs(values[-1]))
     assert values[-1] > values[0] + 1.0
@@ -132,8 +132,8 @@ def test_no_round_falls_and_near_the_answer_steps_square(most: int, sd: float) -
 @pytest.mark.parametrize("shape", [ALIKE, 0.3])
 @pytest.mark.parametrize("most", [1, 2, 5])
 def test_curvature_and_slope_are_derivatives(most: int, shape: float) -> None:
-    job_weeks, _, exact = a_fleet(3, most)
-    own = capped_hazard._Objective.of(job_weeks, *noisy(exact, 5.0, 4), EFFECT_SD, shape)
+    units, _, exact = a_fleet(3, most)
+    own = capped_hazard._Objective.of(units, *noisy(exact, 5.0, 4), EFFECT_SD, shape)
     theta = own.crude + np.random.default_rng(5).normal(0, 0.4, len(own.crude))
 
     def score(at: Floats) -> Floats:
@@ -220,8 +220,8 @@ def test_rates_that_have_not_settled_are_refused(monkeypatch: pytest.MonkeyPatch
 
 
 def test_exact_failures_where_nothing_ran_are_refused() -> None:
-    job_weeks, _, counts = a_fleet(4, 1)
-    empty = replace(job_weeks, node_hours=job_weeks.node_hours * [1.0, 1.0, 0.0])
+    units, _, counts = a_fleet(4, 1)
+    empty = replace(units, node_hours=units.node_hours * [1.0, 1.0, 0.0])
     with pytest.raises(ValueError, match="exact failures where nothing ran"):
         fitted(empty, counts, np.zeros(counts.shape))
     silent = fitted(empty, counts, np.full(counts.shape, 4.0))
@@ -238,8 +238,8 @@ def test_intervals_hold_the_truth_as_often_as_they_say(most: int, sd: float) -> 
     """Neither less, nor much more: half as wide, or wider by half, and this fails."""
     scores = []
     for seed in range(30):
-        job_weeks, truth, exact = a_fleet(seed, most)
-        found = fitted(job_weeks, *noisy(exact, sd, seed))
+        units, truth, exact = a_fleet(seed, most)
+        found = fitted(units, *noisy(exact, sd, seed))
         scores.append((np.log(found.hazard / truth) / found.log_sd).ravel())
     z = np.concatenate(scores)
     assert abs(np.median(z)) < 0.3
@@ -247,10 +247,10 @@ def test_intervals_hold_the_truth_as_often_as_they_say(most: int, sd: float) -> 
     assert 0.8 < z.std() < 1.2
 
 
-def test_counts_beyond_the_number_of_job_weeks_give_a_high_rate_that_is_finite_and_unsure() -> None:
-    job_weeks, truth, _ = a_fleet(5, 1)
-    jobs = np.diff(job_weeks.starts)[:, None] + np.zeros(BANDS)
-    found = fitted(job_weeks, 2.0 * jobs, np.full(jobs.shape, 400.0))
+def test_counts_beyond_the_number_of_units_give_a_high_rate_that_is_finite_and_unsure() -> None:
+    units, truth, _ = a_fleet(5, 1)
+    jobs = np.diff(units.starts)[:, None] + np.zeros(BANDS)
+    found = fitted(units, 2.0 * jobs, np.full(jobs.shape, 400.0))
     assert np.all(np.isfinite(found.hazard))
     assert np.all(found.hazard > truth)
     assert np.all(found.hazard < 1e4 * truth)

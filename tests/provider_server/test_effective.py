@@ -1,4 +1,4 @@
-"""The cap of a job-week: what it hides is known, cell by cell, and fits on corrected exposure return the true rates."""
+"""The cap of a unit: what it hides is known, cell by cell, and fits on corrected exposure return the true rates."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ Counts = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 def capped(rng: np.random.Generator, failures: Counts, cap: int) -> Counts:
-    """At most `cap` of each job-week's failures (rows), chosen at random among its cells (columns)."""
+    """At most `cap` of each unit's failures (rows), chosen at random among its cells (columns)."""
     kept = np.zeros_like(failures)
     for row, own in enumerate(failures):
         each = np.repeat(np.arange(len(own)), own)
@@ -20,7 +20,7 @@ def capped(rng: np.random.Generator, failures: Counts, cap: int) -> Counts:
 
 
 @pytest.mark.parametrize("cap", [1, 3])
-def test_every_cell_of_a_job_week_shrinks_by_the_same_factor(cap: int) -> None:
+def test_every_cell_of_a_unit_shrinks_by_the_same_factor(cap: int) -> None:
     rng = np.random.default_rng(1)
     means = np.array([0.2, 1.0, 2.5])
     kept = capped(rng, rng.poisson(means, (20_000, 3)), cap)
@@ -49,7 +49,7 @@ def counted_by_context(rng: np.random.Generator, hours: Floats, context: Counts,
 
 
 def test_fit_and_correction_alternate_to_the_true_rates() -> None:
-    """Job-weeks of very different size on good and bad contexts: the cap hides most where the rate is highest."""
+    """Units of very different size on good and bad contexts: the cap hides most where the rate is highest."""
     rng = np.random.default_rng(2)
     rates = np.array([0.002, 0.006, 0.02])
     hours, context = 168.0 * rng.pareto(1.5, 60_000) * 0.3 + 1.0, rng.integers(0, 3, 60_000)

@@ -15,18 +15,18 @@ DIMENSIONS = tuple(
 
 
 def told(share: float, seed: int, noise_sd: float = 0.0, rate: float = 0.5) -> More:
-    """Of tenants that file `share` of the hardware failures as script errors; one counts of a job-week of either."""
+    """Of tenants that file `share` of the hardware failures as script errors; one counts of a unit of either."""
     rng = np.random.default_rng((seed, 3))
-    job_weeks = np.ceil(JOBS * rng.lognormal(1.0, 1.0, SHAPE))
+    units = np.ceil(JOBS * rng.lognormal(1.0, 1.0, SHAPE))
     failing = rate * np.outer(rng.lognormal(0.0, 0.4, SHAPE[0]), rng.lognormal(0.0, 0.3, SHAPE[1]))
     failing = np.where(rng.random(SHAPE) < 0.03, 8.0, 1.0) * failing
     scripts = rng.uniform(0.02, 0.2, SHAPE[0])[:, None]
     either = 1.0 - (1.0 - scripts) * np.exp(-share * failing)
-    counted = rng.binomial(job_weeks.astype(np.int64), either) + rng.normal(0.0, noise_sd, SHAPE)
-    control = LifeTable(DIMENSIONS, counted, job_weeks, job_weeks, np.full(SHAPE, noise_sd**2))
+    counted = rng.binomial(units.astype(np.int64), either) + rng.normal(0.0, noise_sd, SHAPE)
+    control = LifeTable(DIMENSIONS, counted, units, units, np.full(SHAPE, noise_sd**2))
 
     def would_count(times: float) -> Floats:
-        return job_weeks * capped_mean(times * (1.0 - share) * failing, 1)
+        return units * capped_mean(times * (1.0 - share) * failing, 1)
 
     return filed_elsewhere(control, would_count)
 

@@ -113,4 +113,4 @@ def test_bundles_are_judged_by_weeks_that_came_after_them(history: History) -> N
     assert seen.calibration is not None
     low = publication_gate.outlook(releases, leases, [bundle(releases[:1], leases, 0.01)]).calibration
     assert low is not None
-    assert low.predicted.sum() < seen.calibration.predicted.sum() / 2  # job-weeks count one failure at most
+    assert low.predicted.sum() < seen.calibration.predicted.sum() / 2  # units count one failure at most

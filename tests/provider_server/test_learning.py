@@ -133,7 +133,7 @@ def test_the_capped_mean_is_that_of_capped_poisson_counts(cap: int) -> None:
 
 
 def test_corrected_exposure_gives_the_rate_that_the_cap_hides() -> None:
-    """Job-weeks of very different size, at most one failure counted: the rate is count over corrected exposure."""
+    """Units of very different size, at most one failure counted: the rate is count over corrected exposure."""
     rng = np.random.default_rng(5)
     hours, rate = rng.pareto(1.2, 20_000) + 0.1, 0.4
     counted = np.minimum(rng.poisson(rate * hours), 1).sum()
@@ -154,7 +154,7 @@ def a_year() -> Year:
 def test_rates_from_under_the_cap_are_the_true_ones_and_their_intervals_say_how_surely(
     epsilon: float | None, tolerance: float
 ) -> None:
-    """One failure of a job-week counts; the rates are those of all failures of the very leases that ran."""
+    """One failure of a unit counts; the rates are those of all failures of the very leases that ran."""
     year = a_year()
     made = releases(year, epsilon, InsecureSeeded(20))
     truth, found = true_rates(year), learn(made, year.leases)
@@ -182,7 +182,7 @@ def test_releases_teach_the_same_whatever_the_order_of_leases() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("epsilon", [0.02, 0.1, 0.5])
 def test_noise_beyond_what_could_ever_count_gives_finite_findings(epsilon: float) -> None:
-    """Noise lifts counts above the number of job-weeks: no rate explains them, and none runs away."""
+    """Noise lifts counts above the number of units: no rate explains them, and none runs away."""
     year = a_year()
     found = learn(releases(year, epsilon, InsecureSeeded(20)), year.leases)
     rates = np.array([(rate.low, rate.rate, rate.high) for rate in found.rates])

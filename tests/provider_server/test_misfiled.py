@@ -20,7 +20,7 @@ DIMENSIONS = (
 def tables(
     seed: int, filed: float, noise_sd: float = 0.0, scripts: float = 0.2, hardware: float = 0.1
 ) -> tuple[LifeTable, LifeTable]:
-    """Job-weeks that count their first failure; of the careless pair's script errors this share is told as hardware."""
+    """Units that count their first failure; of the careless pair's script errors this share is told as hardware."""
     rng, shape = np.random.default_rng(seed), (WORKLOADS, CONTEXTS)
     wrong, by_hardware, by_script = np.zeros(shape), np.full(shape, hardware), np.full(shape, scripts)
     wrong[CARELESS], by_hardware[BAD] = filed, 8.0 * hardware
@@ -46,7 +46,7 @@ def test_what_a_careless_tenant_told_is_found_and_a_pair_that_is_worse_is_not(no
 
 @pytest.mark.parametrize("hardware", [0.1, 0.3, 0.6])
 def test_script_errors_that_hide_behind_hardware_failures_are_not_missed(hardware: float) -> None:
-    """Of a pair that fails in nearly each job-week few script errors are seen: these are fewer than half elsewhere."""
+    """Of a pair that fails in nearly each unit few script errors are seen: these are fewer than half elsewhere."""
     counted, control = tables(2, 0.0, scripts=0.4, hardware=hardware)
     left = control.events[BAD] / np.delete(control.events[BAD[0]], BAD[1]).mean()
     assert left < 0.8
@@ -56,7 +56,7 @@ def test_script_errors_that_hide_behind_hardware_failures_are_not_missed(hardwar
 
 @pytest.mark.parametrize("scatter", [1.0, 2.0])
 @pytest.mark.parametrize("hardware", [0.3, 0.6])
-def test_a_pair_that_is_worse_is_heard_where_large_job_weeks_have_most_of_its_failures(
+def test_a_pair_that_is_worse_is_heard_where_large_units_have_most_of_its_failures(
     scatter: float, hardware: float
 ) -> None:
     for seed in range(3):

@@ -181,11 +181,11 @@ def test_negative_and_absurd_counts_give_finite_verdicts() -> None:
     assert found.probability_worse[1] > 0.99
 
 
-UNITS = 150  # job-weeks of each pair, of very different size
+UNITS = 150  # units of each pair, of very different size
 
 
 def capped_cloud(seed: int, noise_sd: float) -> tuple[LifeTable, Floats, Floats]:
-    """A table to which a job-week adds one failure at most, what counts there by factor, and which pairs are worse."""
+    """A table to which a unit adds one failure at most, what counts there by factor, and which pairs are worse."""
     table, explained, planted = cloud(seed)
     rng = np.random.default_rng(2000 + seed)
     sizes = rng.dirichlet(np.full(UNITS, 0.3), table.events.size).reshape(*SHAPE, UNITS)

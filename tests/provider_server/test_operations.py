@@ -294,6 +294,9 @@ def test_a_released_round_shows_in_metrics_and_in_one_line(running: Running, rec
     assert running.value("pharoah_contributions") == TENANTS
     assert running.value("pharoah_contributions_left_out") == 0
     assert running.value("pharoah_release_end_hour") == 168
+    assert running.value("pharoah_release_due_hour") == 168 + 24
+    running.rounds().step()
+    assert running.value("pharoah_release_due_hour") == 336 + 24
     assert running.value("pharoah_round_waiting") == 0
     assert running.value("pharoah_suspects") == 0
     assert running.value("pharoah_epsilon") == pytest.approx(1.0, abs=0.01)

@@ -110,7 +110,7 @@ def test_every_rule_says_what_and_how_bad() -> None:
 def test_rules_are_about_metrics_that_there_are() -> None:
     used = set(NAME.findall(RULES.read_text(encoding="utf-8")))
     assert used <= registered()
-    assert used >= {"pharoah_round_waiting", "pharoah_trustee_up", "pharoah_release_end_hour", "pharoah_suspects"}
+    assert used >= {"pharoah_round_waiting", "pharoah_trustee_up", "pharoah_release_due_hour", "pharoah_suspects"}
 
 
 def test_labels_that_rules_name_are_those_of_the_metrics() -> None:

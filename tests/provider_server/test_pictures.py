@@ -550,7 +550,7 @@ def _page(said: str = "H200 rack A") -> Page:
         Section(f"Question {place} {said}", said, figure, ("name", said, "x", "y"), rows)
         for place, figure in enumerate(figures)
     ]
-    return Page(f"Findings {said}", (said, "ε = 1 for a job-week."), (f"drift on {said}",), sections)
+    return Page(f"Findings {said}", (said, "ε = 1 for a unit."), (f"drift on {said}",), sections)
 
 
 @pytest.mark.nightly

@@ -73,7 +73,7 @@ class World:
     truth: tuple[Prediction, ...]
 
     def predicted(self, rates: Rates, risks: Rates) -> list[Prediction]:
-        """The same job-weeks under another model."""
+        """The same units under another model."""
         return [predict(rates, risks, own, 1, {}) for own in self.year.slices]
 
 
@@ -150,7 +150,7 @@ def a_release_series(epsilon: float | None, seed: int = 5) -> tuple[Release, ...
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_counts_under_the_cap_have_the_predicted_mean_and_variance(most: int) -> None:
-    """Draws by job-week; a variance that is a fifth off would show."""
+    """Draws by unit; a variance that is a fifth off would show."""
     rng, truth = np.random.default_rng(2), replace(world().truth[-1], most=most)
     plan = world().year.plans[-1]
     names = [marginal.name for marginal in plan.marginals]
@@ -209,7 +209,7 @@ def test_a_log_score_is_a_density() -> None:
         assert 0.5 * (density * (grid - one) ** 2).sum() == pytest.approx(var + 30.0, rel=0.03)
 
 
-def test_the_law_of_small_counts_is_that_of_poisson_and_of_a_capped_job_week() -> None:
+def test_the_law_of_small_counts_is_that_of_poisson_and_of_a_capped_unit() -> None:
     count = np.arange(8.0)
     plain = log_score(count, np.zeros(8), Expected(np.full(8, 1.5), np.full(8, 1.5)))
     assert np.allclose(plain, poisson.logpmf(count, 1.5), atol=1e-4)

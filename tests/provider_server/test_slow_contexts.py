@@ -28,6 +28,6 @@ def test_a_slow_context_is_named_and_comes_first_and_noise_costs_power() -> None
     assert some == 50 > much + 20
 
 
-def test_without_any_job_week_nothing_is_named() -> None:
+def test_without_any_unit_nothing_is_named() -> None:
     nothing = np.zeros(20)
     assert not any(one.is_named for one in slow_contexts(CONTEXTS, nothing, nothing, nothing + 1.0))

@@ -23,10 +23,10 @@ DIMENSIONS = (
 )
 
 
-def counts(rng: np.random.Generator, expected: Floats, noise_sd: float, job_weeks: Floats | None = None) -> LifeTable:
+def counts(rng: np.random.Generator, expected: Floats, noise_sd: float, units: Floats | None = None) -> LifeTable:
     events = rng.poisson(expected) + noise_sd * rng.standard_normal(expected.shape)
     nothing = np.zeros(expected.shape)
-    exposure = expected if job_weeks is None else job_weeks
+    exposure = expected if units is None else units
     return LifeTable(DIMENSIONS, events.astype(np.float64), exposure, nothing, nothing + noise_sd**2)
 
 
@@ -40,8 +40,8 @@ def verdicts(
     for pair in PLANTED:
         ratio[pair] = factor
     counted = replace(counts(rng, explained * ratio, noise_sd), exposure_node_hours=explained)
-    job_weeks = 10.0 * explained
-    scripts = counts(rng, explained * (ratio if confounded else 1.0), noise_sd, job_weeks)
+    units = 10.0 * explained
+    scripts = counts(rng, explained * (ratio if confounded else 1.0), noise_sd, units)
     return judge_pairs(find_mismatches(counted), counted, scripts, 100.0 * explained)
 
 
@@ -83,7 +83,7 @@ def test_without_a_control_a_pair_can_still_be_accused_and_says_so() -> None:
     assert "too few script errors to check" in worse.reason
 
 
-UNITS = 40  # job-weeks of a pair, each of which counts one failure at most
+UNITS = 40  # units of a pair, each of which counts one failure at most
 
 
 @pytest.mark.parametrize("of_a_cap", [True, False])

@@ -1,4 +1,4 @@
-"""Slow jobs from the journal's step times to the name of a context, in a federation in process."""
+"""Slow units from the journal's step times to the name of a context, in a federation in process."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +54,7 @@ def run(federation: Federation, number: int) -> None:
         Paces(tenant._connection).keep(str(name), 1, slices)
 
 
-def test_jobs_on_the_slow_context_are_counted_and_it_is_named(eight: Federation) -> None:
+def test_units_on_the_slow_context_are_counted_and_it_is_named(eight: Federation) -> None:
     apps = {number: client_app(tenant.answer) for number, tenant in enumerate(eight.tenants)}
     with local_task():
         release = federated_week(eight.provider, None, GridTenants(LocalGrid(apps), 0.0, 0.0), eight.trustees, WEEK)

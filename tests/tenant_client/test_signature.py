@@ -66,7 +66,7 @@ def failed(*words: str | Path) -> str:
 def test_an_owner_sees_what_the_workload_looks_like(traces: dict[str, Path]) -> None:
     found = said("describe", traces["decoder"])
     assert list(found) == [
-        *("precision", "parallelism", "versions", "software", "kernel_families"),
+        *("precision", "parallelism", "replicas", "versions", "software", "kernel_families"),
         *("structure", "collectives", "operators", "lacks"),
     ]
     assert (found["precision"], found["parallelism"], found["versions"]) == ("bf16", "dp", {"cuda": "12.4"})

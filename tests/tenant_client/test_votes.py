@@ -44,7 +44,7 @@ one_vote = st.builds(
 
 @settings(deadline=None)
 @given(st.lists(one_vote, max_size=12))
-def test_a_job_week_with_many_votes_moves_the_table_by_no_more_than_its_norms(votes: list[Observation]) -> None:
+def test_a_unit_with_many_votes_moves_the_table_by_no_more_than_its_norms(votes: list[Observation]) -> None:
     plan = votes_plan(*PARTS)
     l1, l2 = norms(Subject.VOTES, plan.failures_per_unit)
     (with_all,) = build_tables(plan, (), KEY, votes)
@@ -59,7 +59,7 @@ def test_the_bound_is_reached_by_one_vote_between_two_leaves() -> None:
     assert counts.tolist() == [1, 1, 0, 0]
 
 
-def test_a_hundred_votes_of_one_job_week_count_as_one_and_those_of_the_next_week_as_another() -> None:
+def test_a_hundred_votes_of_one_unit_count_as_one_and_those_of_the_next_week_as_another() -> None:
     votes = [
         observed("u", at_h, PARTS[at % 4], PARTS[(at + 1) % 4]) for at, at_h in enumerate(np.linspace(0, 300, 100))
     ]
