@@ -242,7 +242,7 @@ def test_own_failures_are_recorded_by_the_running_provider_once_and_only_of_hour
     """A node of a lease falls silent: its lease has a failure in that hour, on which the provider looked every day."""
 
     def recorder(provider: Provider, **settings: str) -> OwnRecorder:
-        table = Telemetry(prometheus_url=settings.get("url", scene.feed.url), own_failures_every_h=24.0)
+        table = Telemetry(prometheus_url=settings.get("url", scene.feed.url))
         now_s = lambda: (scene.feed.first_hour + scene.hour) * HOUR_S + 180.0  # noqa: E731
         return OwnRecorder(provider, scene.home, table, now_s)
 

@@ -15,8 +15,8 @@ from tests.support.leasing import Scene, founded as founded, scene as scene
 WEEK = 100 * HOURS_PER_WEEK
 
 
-def recorder(scene: Scene, hour: float, every_h: float = 24.0) -> OwnRecorder:
-    return OwnRecorder(scene.provider, scene.home, Telemetry(own_failures_every_h=every_h), lambda: hour * 3600.0)
+def recorder(scene: Scene, hour: float) -> OwnRecorder:
+    return OwnRecorder(scene.provider, scene.home, Telemetry(), lambda: hour * 3600.0)
 
 
 def test_hours_are_due_once_they_are_over_and_enough(scene: Scene) -> None:
@@ -24,7 +24,6 @@ def test_hours_are_due_once_they_are_over_and_enough(scene: Scene) -> None:
     scene.provider.store.own.add(0, WEEK + 50, [OwnFailure(LeaseId(bytes(16)), WEEK + 1.0)])
     assert recorder(scene, WEEK + 60.5).due() is None
     assert recorder(scene, WEEK + 74.5).due() == (WEEK + 50, WEEK + 74)
-    assert recorder(scene, WEEK + 74.5, 30.0).due() is None
     assert recorder(scene, WEEK + 40.5).due() is None
 
 
@@ -46,12 +45,12 @@ def test_without_telemetry_nothing_is_recorded_and_it_is_said_once(
     assert scene.provider.store.own.looked_until() == 0
 
 
-def test_it_is_off_unless_the_settings_say_how_often(scene: Scene) -> None:
+def test_it_is_on_as_soon_as_the_settings_name_a_source(scene: Scene) -> None:
     off = OwnRecorder(scene.provider, scene.home, Telemetry(), lambda: (WEEK + 80.0) * 3600.0)
     with recording(off, Telemetry()):
         pass
     assert not off._stopping.is_set()  # it never began
-    settings = Telemetry(own_failures_every_h=24.0)
+    settings = Telemetry(prometheus_url="http://127.0.0.1:9")
     with recording(off, settings):
         pass
     assert off._stopping.is_set()

@@ -52,8 +52,8 @@ def test_who_is_alone_sees_what_fails_more_often_than_the_rest_of_its_own() -> N
 
 def test_a_row_is_the_mean_of_its_clouds() -> None:
     found = [Precision(13, 0.2, 0.4, 0.6), Precision(26, 0.1, 0.1, 0.1), Precision(13, 0.4, 0.6, 0.8)]
-    first, second = summary(found, 0.5).rows
-    assert (first.weeks, first.seeds, first.visible) == (13, 2, 0.5)
+    first, second = summary(found).rows
+    assert (first.weeks, first.seeds) == (13, 2)
     assert (first.own, first.bundle, first.both) == pytest.approx((0.3, 0.5, 0.7))
     assert second.seeds == 1
 

@@ -6,9 +6,9 @@ from typer.testing import CliRunner
 
 from federation.protocol.causes import CAUSES, Domain
 from provider_server.analysis import mismatch
-from provider_server.learning import findings, verdicts
+from provider_server.learning import verdicts, witness
 from simulation.bench.attendance import InsecureRepeatable
-from simulation.bench.field import Bound, _found
+from simulation.bench.field import Readers, _found
 from simulation.bench.field_cells import CELLS, CORNERS, EVERY, MISREPORTED, RARE
 from simulation.bench.learning import live, retold, small, true_rates
 from simulation.cli import app
@@ -30,6 +30,7 @@ def test_a_small_run_has_a_row_for_each_kind_of_cloud() -> None:
     null, misreported = schemas.held("pharoah-sim bench field", done.stdout)["rows"]
     assert (null["name"], null["auroc"], null["worse_true"], null["worse_false"]) == ("null", None, 0, 0)
     assert misreported["epsilon"] is None
+    assert null["readers"] == misreported["readers"] == "operators"
     assert misreported["auroc"] > 0.9
 
 
@@ -44,6 +45,12 @@ def test_every_kind_of_cloud_has_a_scenario_that_can_be_played() -> None:
     for cell in (cell() for cell in EVERY.values()):
         assert cell.scenario in names()
         assert cell.played(quick=False).openings
+
+
+def test_what_operators_see_is_judged_where_something_is_visible_and_bundles_where_nothing_is() -> None:
+    readers = {name: Readers.of(cell()) for name, cell in EVERY.items()}
+    assert readers["regional"] is Readers.OPERATORS
+    assert readers["regional_visible_0"] is Readers.TENANTS
 
 
 def test_each_factor_is_changed_in_half_of_the_corners_and_each_two_together_in_a_quarter() -> None:
@@ -97,14 +104,14 @@ def test_what_is_assumed_is_not_what_is_planted() -> None:
         factor = float(scenario.mismatch_factor)
         assert scenario.mismatch_share != share
         assert effects.isdisjoint({factor, float(np.log(factor)), scenario.lease_frailty})
-        assert cell.misreported not in (verdicts.MISREPORTED, findings.UNREPORTED)
+        assert cell.misreported not in (verdicts.MISREPORTED, witness.UNREPORTED)
 
 
 @pytest.mark.nightly
 def test_pairs_expect_as_many_failures_as_there_were_and_rates_those_that_were_filed_elsewhere_too() -> None:
     cell = EVERY["misreported_20"]()
     year = live(cell.played(quick=True), 1)
-    found = _found(year, cell, 1, InsecureRepeatable(bytes(16)), Bound())
+    found = _found(year, cell, 1, InsecureRepeatable(bytes(16)))
     own = np.array([cause.domain is Domain.INFRASTRUCTURE for cause in CAUSES.values()])
     failed = own[year.cloud.failures.reason].sum()
     told = sum(pair.expected_failures * pair.risk_ratio for pair in found.pairs)

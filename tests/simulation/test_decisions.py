@@ -61,4 +61,4 @@ def test_pictures_show_every_size_and_what_was_not_run(tmp_path: Path) -> None:
 def row(name: str, found: int) -> FieldRow:
     intervals, versions = (0.95, 0.95, 2.0, 3.0, 0.95), VersionsFound(*[0] * 8)
     epsilon = EVERY[name]().epsilon
-    return FieldRow(name, epsilon, 0.5, "exact", None, 0.9, 0.8, 36, found, 0, 0, *intervals, 1, (), (), versions)
+    return FieldRow(name, epsilon, 0.5, "operators", 0.9, 0.8, 36, found, 0, 0, *intervals, 1, (), (), versions)
