@@ -220,9 +220,8 @@ def differing(leases: Leases, rate: Floats) -> Differ:
         return ALIKE
     mean, parts = np.maximum(leases.explained * rate[leases.pair], FEWEST), leases.parts
     shape = _shape_of(leases.failures, mean, LOG_SHAPES)
-    failures, expected = (
-        np.bincount(parts.tenant, column).astype(np.float64) for column in _telling(leases, shape, rate)
-    )
+    telling = _telling(leases, shape, rate)
+    failures, expected = (np.bincount(parts.tenant, column).astype(np.float64) for column in telling)
     tenant_shape = _shape_of(failures, np.maximum(expected, FEWEST), LOG_TENANT_SHAPES)
     if np.isinf(tenant_shape):
         return Differ(shape)

@@ -98,6 +98,7 @@ def learn(
     are those of tenants' sums, for bundles. Pairs may share a defect with others of their archetype, and of contexts of
     the same `features`; with None they do not.
     """
+    own = own if own and own.events.hours else None  # where nothing was seen, there is nothing to take off totals
     seen, witness = Seen.of(releases, leases, own), tenants if own is None else operators
     hazards = _fit_hazards(seen, _Risk.none(len(seen.node_hours)))
     archetypes = _archetypes(leases)

@@ -112,7 +112,7 @@ Witness = Callable[[Seen, Known], Tables]
 def tenants(seen: Seen, known: Known) -> Tables:
     """The sums of what tenants counted, and nothing else."""
     explained = known.explained
-    table = _without_misfiled(replace(seen.pairs, exposure_node_hours=seen.by_pair(explained)), seen.control)
+    table = without_misfiled(replace(seen.pairs, exposure_node_hours=seen.by_pair(explained)), seen.control)
     by_factor = _by_factor(seen, explained, seen.most, known.shape)
     counted = seen.by_pair(capped_mean(explained, seen.most, known.shape))
     return Tables(table, counted, by_factor, table, by_factor)
@@ -131,7 +131,7 @@ def operators(seen: Seen, known: Known) -> Tables:
     return replace(made, alone=alone, alone_by_factor=by_factor, own=own)
 
 
-def _without_misfiled(table: LifeTable, control: LifeTable) -> LifeTable:
+def without_misfiled(table: LifeTable, control: LifeTable) -> LifeTable:
     """With so much noise that nothing is heard of pairs whose hardware failures are other errors in part."""
     deaf = misfiled(table, control) * (UNHEARD * table.events) ** 2
     return replace(table, noise_variance=table.noise_variance + deaf)

@@ -166,7 +166,6 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
     (LeaseEnd, "number"): lambda: st.integers(1, INTEGER_END - 1),
     (Statement, "epsilon"): lambda: st.floats(0, exclude_min=True, allow_infinity=False),
     (Statement, "delta"): lambda: st.floats(0, 1, exclude_max=True),
-    (Statement, "own_epsilon"): lambda: st.floats(0, 10),
     (ContextName, "name"): lambda: st.text(min_size=1, max_size=LONGEST_NAME),
     (Bundle, "context_names"): lambda: context_names(),
     (CatalogueEntry, "sketch"): lambda: st.binary(min_size=SKETCH_BYTES, max_size=SKETCH_BYTES),

@@ -6,7 +6,7 @@ import pytest
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.misfiled import misfiled
 from provider_server.analysis.mismatch import WORSE_FROM, find_mismatches
-from provider_server.learning.witness import _without_misfiled
+from provider_server.learning.witness import without_misfiled
 from tests.support.changing import replace
 
 WORKLOADS, CONTEXTS, JOB_WEEKS = 20, 10, 1000.0
@@ -81,7 +81,7 @@ def test_noise_alone_is_rarely_taken_for_carelessness() -> None:
 
 def test_who_is_not_listened_to_accuses_nobody() -> None:
     counted, control = tables(3, 1.0, scripts=0.4)
-    heard, deaf = find_mismatches(counted), find_mismatches(_without_misfiled(counted, control))
+    heard, deaf = find_mismatches(counted), find_mismatches(without_misfiled(counted, control))
     place = int(np.flatnonzero((heard.workload == CARELESS[0]) & (heard.context == CARELESS[1]))[0])
     assert heard.probability_worse[place] > 0.9
     assert deaf.probability_worse[place] < 0.1

@@ -102,7 +102,8 @@ def test_no_number_of_what_the_provider_saw_reaches_a_bundle(held: tuple[Grounds
             first = asked.publish(releases[:2], asked.learn(releases[:2]))
             reviewed.append(asked.review(releases))
             signed.append((first, asked.publish(releases, asked.learn(releases))))
-            for_operators.append(asked.learn_for_operators(releases).pairs)
+            learnt = asked.learn_for_operators(releases).pairs
+            for_operators.append([(one.expected_failures, one.low, one.high, one.rate) for one in learnt])
     assert len(set(signed)) == 1
     assert reviewed == [reviewed[0]] * len(WORLDS)
     assert for_operators[1] != for_operators[3]

@@ -8,7 +8,7 @@ from federation.protocol.causes import CAUSES, Domain
 from provider_server.analysis import mismatch
 from provider_server.learning import verdicts, witness
 from simulation.bench.attendance import InsecureRepeatable
-from simulation.bench.field import _found
+from simulation.bench.field import Readers, _found
 from simulation.bench.field_cells import CELLS, CORNERS, EVERY, MISREPORTED, RARE
 from simulation.bench.learning import live, retold, small, true_rates
 from simulation.cli import app
@@ -30,6 +30,7 @@ def test_a_small_run_has_a_row_for_each_kind_of_cloud() -> None:
     null, misreported = schemas.held("pharoah-sim bench field", done.stdout)["rows"]
     assert (null["name"], null["auroc"], null["worse_true"], null["worse_false"]) == ("null", None, 0, 0)
     assert misreported["epsilon"] is None
+    assert null["readers"] == misreported["readers"] == "operators"
     assert misreported["auroc"] > 0.9
 
 
@@ -44,6 +45,12 @@ def test_every_kind_of_cloud_has_a_scenario_that_can_be_played() -> None:
     for cell in (cell() for cell in EVERY.values()):
         assert cell.scenario in names()
         assert cell.played(quick=False).windows
+
+
+def test_what_operators_see_is_judged_where_something_is_visible_and_bundles_where_nothing_is() -> None:
+    readers = {name: Readers.of(cell()) for name, cell in EVERY.items()}
+    assert readers["regional"] is Readers.OPERATORS
+    assert readers["regional_visible_0"] is Readers.TENANTS
 
 
 def test_each_factor_is_changed_in_half_of_the_corners_and_each_two_together_in_a_quarter() -> None:
