@@ -28,16 +28,19 @@ from provider_server.rounds.grouping import (
     judge,
     shuffled,
 )
+from provider_server.rounds.planning import PlanSettings
 from tests.support.changing import replace
 
 NOBODY = TenantScores()
+SCALES = PlanSettings(1.0, 1e-8, MINIMUM, MINIMUM // 2, mechanism=Mechanism.DISCRETE_GAUSSIAN).scales()
 
 
 @pytest.fixture(scope="module")
 def world() -> World:
     """Its noise is Gaussian, as that is what `group_sum` draws."""
     made = make_world(np.random.default_rng(7))
-    plan = replace(made.plan, mechanism=Mechanism.DISCRETE_GAUSSIAN, delta=1e-8)
+    marginals = tuple(replace(one, noise_scale=scale) for one, scale in zip(made.plan.marginals, SCALES, strict=True))
+    plan = replace(made.plan, mechanism=Mechanism.DISCRETE_GAUSSIAN, delta=1e-8, marginals=marginals)
     return replace(made, plan=plan, held=replace(made.held, plan=plan))
 
 

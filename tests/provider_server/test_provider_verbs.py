@@ -312,8 +312,6 @@ def test_the_ledger_says_what_a_unit_in_each_window_pays(held: Path) -> None:
     rows = told("provider", "ledger", "--home", held)
     assert [(row["start_hour"], row["end_hour"]) for row in rows] == [(0, 168), (168, 336)]
     assert all(0.99 < row["epsilon"] <= 1.0 for row in rows)
-    assert paid[0]["rho"] == pytest.approx(2 * paid[1]["rho"])
-    assert paid[1]["epsilon"] < paid[0]["epsilon"] < 2 * paid[1]["epsilon"]  # variances add up, not epsilons
 
 
 def test_a_ledger_without_rounds_is_empty(home: Path) -> None:

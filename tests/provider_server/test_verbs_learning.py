@@ -386,9 +386,7 @@ def recorded(home: Path) -> list[float]:
         return [hour for hours in record.events.hours.values() for hour in hours]
 
 
-def test_own_failures_of_outages_are_recorded_once_and_from_the_first_hour_that_is_named(
-    held: Path, tmp_path: Path
-) -> None:
+def test_own_failures_of_outages_are_recorded_once_from_the_first_hour_named(held: Path, tmp_path: Path) -> None:
     released = WEEKS[1][1]
     home = with_lease(held, tmp_path, released + 10.0, "n1")
     hours = {"n1": [released - 9, released + 20, released + 30], "n2": [released + 20]}
