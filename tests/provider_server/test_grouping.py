@@ -136,7 +136,7 @@ def test_an_honest_round_is_accepted_whole(world: World) -> None:
 
 
 @pytest.mark.parametrize("marginal", [0, 1, 2])
-@pytest.mark.parametrize("word", [2**64 - 2**48, 2**63, 2**40, 2**16, 2**64 - 2**16])
+@pytest.mark.parametrize("word", [2**64 - 2**48, 2**63, 2**40, 2**17, 2**64 - 2**17])
 def test_a_huge_lie_in_one_cell_costs_its_group_and_nothing_else(world: World, word: int, marginal: int) -> None:
     groups = a_round(world)
     groups[2] = lying(groups[2], word, marginal, cell=5)
