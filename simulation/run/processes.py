@@ -170,8 +170,8 @@ def enrol(places: Places, ports: Sequence[int]) -> None:
     places.provider.mkdir(mode=0o700)
     weeks = weeks_per_epoch()
     epoch = {"weeks": weeks, "windows": [*range(1, weeks + 1)]}
-    ports = {"tenants": tenants, "online": online, "metrics": metrics}
-    settings = PROVIDER_TOML.format(host=places.host, cohort=cohort, **ports, **epoch)
+    listening = {"tenants": tenants, "online": online, "metrics": metrics}
+    settings = PROVIDER_TOML.format(host=places.host, cohort=cohort, **listening, **epoch)
     (places.provider / "provider.toml").write_text(settings)
     provider(places, "init", "--host", places.host, "--committee", str(places.trustee(1) / "committee"))
     cards = [str(home) + ".card" for home in places.tenant_homes]
