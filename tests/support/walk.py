@@ -149,6 +149,7 @@ class Walk:
     gone: set[TenantId] = field(default_factory=set)
     cut: dict[tuple[str, int], str] = field(default_factory=dict)
     given_up: set[RoundId] = field(default_factory=set)
+    served: bool = False  # mask keys have, in an epoch that is over
     dead: set[tuple[str, int]] = field(default_factory=set)
     done: Counter[Kind] = field(default_factory=Counter)
     met: Counter[Kind] = field(default_factory=Counter)
@@ -256,11 +257,13 @@ class Walk:
             self._reopen_provider()
 
     def _mend(self) -> None:
-        """Ends what went wrong during a week, and opens anew who died."""
+        """Ends what went wrong during a week, opens anew who died, and makes mask keys where new ones are wanted."""
         self.met.update(Kind(trouble.kind) for trouble in self.disks.troubles.values() if trouble.met)
         self.disks.troubles = {}
         self.cut.clear()
         self._bury()
+        if self.served:
+            self.seats, self.served = renew_mask_keys(self.seats, self._federation()), False
 
     def _party(self, role: str, party: int) -> int:
         return 1 + party % 5 if role in ("trustee", "away") else party % len(self.tenants)
@@ -280,7 +283,7 @@ class Walk:
         except CohortTooSmall:
             pass
         except MaskKeysServed:
-            self.seats = renew_mask_keys(self.seats, self._federation())
+            self.served = True
         except Refusal as refusal:
             self.errors.append(f"{type(refusal).__name__}: {refusal.what}")
         except PharoahError:
@@ -400,6 +403,7 @@ class Walk:
             if self.weeks_over() == WEEKS and self.provider.unfinished() is None:
                 break
             self._hold()
+            self._mend()
         return [*self._about_states(), *self.complaints(), *self._about_losses(), *self._about_places()]
 
     def _federation(self) -> Federation:
