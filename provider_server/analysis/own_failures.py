@@ -205,10 +205,16 @@ def _tenants(leases: Leases, differ: Differ, rate: Floats) -> tuple[Floats, Floa
 
 def _telling(leases: Leases, shape: float, rate: Floats) -> tuple[Floats, Floats]:
     """Failures and expected ones by part (C,), as many as would say as much if all its leases were alike."""
-    mean = np.maximum(leases.explained * rate[leases.pair], FEWEST)
+    mean = _expected(leases, rate)
     failures, expected, squares = (leases.parts.total(weight) for weight in (leases.failures, mean, mean**2))
     share = expected / (expected + squares / shape)
     return share * failures, share * expected
+
+
+def _expected(leases: Leases, rate: Floats) -> Floats:
+    """Of each lease (L,), in all as many as there were: what all rates are off by is no difference between tenants."""
+    mean = np.maximum(leases.explained * rate[leases.pair], FEWEST)
+    return np.asarray(mean * max(float(leases.failures.sum()), FEWEST) / float(mean.sum()), np.float64)
 
 
 def differing(leases: Leases, rate: Floats) -> Differ:
@@ -218,15 +224,15 @@ def differing(leases: Leases, rate: Floats) -> Differ:
     """
     if leases.failures.sum() < TELLING:
         return ALIKE
-    mean, parts = np.maximum(leases.explained * rate[leases.pair], FEWEST), leases.parts
-    shape = _shape_of(leases.failures, mean, LOG_SHAPES)
+    parts = leases.parts
+    shape = _shape_of(leases.failures, np.maximum(leases.explained * rate[leases.pair], FEWEST), LOG_SHAPES)
     telling = _telling(leases, shape, rate)
     failures, expected = (np.bincount(parts.tenant, column).astype(np.float64) for column in telling)
     tenant_shape = _shape_of(failures, np.maximum(expected, FEWEST), LOG_TENANT_SHAPES)
     if np.isinf(tenant_shape):
         return Differ(shape)
     effect = (tenant_shape + failures) / (tenant_shape + expected)
-    return Differ(_shape_of(leases.failures, mean * effect[leases.tenant], LOG_SHAPES), tenant_shape)
+    return Differ(_shape_of(leases.failures, _expected(leases, rate) * effect[leases.tenant], LOG_SHAPES), tenant_shape)
 
 
 def _shape_of(failures: Floats, mean: Floats, log_shapes: tuple[float, float]) -> float:
