@@ -152,7 +152,7 @@ class Statement(Record, frozen=True):
             raise ValueError("epsilon must be positive and finite, delta in [0, 1)")
 
 
-class Bundle(Message, frozen=True, tag="pharoah/bundle/3"):
+class Bundle(Message, frozen=True, tag="pharoah/bundle/4"):
     """The findings at one time. Bundle 0 of an epoch has a catalogue and no findings.
 
     `band_edges_hours` are the ages that bound the bands of `hazards`, from 0 on, one more than there are bands.

@@ -98,7 +98,8 @@ def _remembered(releases: Sequence[Release], total: LifeTable) -> tuple[LifeTabl
     tables = [made.table("pairs").aligned(total.dimensions) for made in releases]
     expected = rate * np.stack([table.exposure_node_hours for table in tables])
     noise = np.stack([table.noise_variance for table in tables])
-    order = np.argsort(-expected / np.maximum(noise, np.finfo(float).tiny), axis=0, kind="stable")
+    share = expected / np.maximum(expected + noise, np.finfo(float).tiny)  # as expected / noise, and finite without any
+    order = np.argsort(-share, axis=0, kind="stable")
     so_far, with_noise = (np.cumsum(np.take_along_axis(one, order, 0), axis=0) for one in (expected, noise))
     told = so_far**2 / np.maximum(so_far + with_noise, np.finfo(float).tiny)
     best = len(tables) - 1 - np.argmax(told[::-1], axis=0)

@@ -35,8 +35,6 @@ JOB_H, GAP_H = 4.0, 0.5
 WORKLOADS = 3
 COUNTER = "node_infiniband_symbol_error_total"
 PROVIDER_TOML = """votes_share = 0.5
-windows = [1, 2, 3, 4]
-weeks_per_epoch = 4
 
 [telemetry]
 fabric = ["{cables}"]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice, product
+from itertools import count, islice, product
 from pathlib import Path
 from socket import SO_REUSEADDR, SOL_SOCKET, socket
 
@@ -32,6 +32,8 @@ AT_ONCE = 16
 POLL_S = 0.1
 WORKLOADS, CONTEXTS, LEASES_EACH = 2, 2, 12
 LEAST_COHORT = 3
+WEEKS = 6  # that rounds may be held over: the last whole ones
+LEAST_EPOCH = 13
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_PROXY": "*", "no_proxy": "*"}
 PROVIDER_TOML = """
 [listen]
@@ -50,8 +52,8 @@ retry_s = 0.5
 
 [plan]
 owners_minimum = 3
-windows = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]
-weeks_per_epoch = 13
+windows = {windows}
+weeks_per_epoch = {weeks}
 cohort_minimum = {cohort}
 noise_shares = 2
 """
@@ -166,7 +168,10 @@ def enrol(places: Places, ports: Sequence[int]) -> None:
     cohort = max(LEAST_COHORT, places.tenants - 1)
     tenants, online, metrics = ports
     places.provider.mkdir(mode=0o700)
-    settings = PROVIDER_TOML.format(host=places.host, tenants=tenants, online=online, metrics=metrics, cohort=cohort)
+    weeks = weeks_per_epoch()
+    epoch = {"weeks": weeks, "windows": [*range(1, weeks + 1)]}
+    ports = {"tenants": tenants, "online": online, "metrics": metrics}
+    settings = PROVIDER_TOML.format(host=places.host, cohort=cohort, **ports, **epoch)
     (places.provider / "provider.toml").write_text(settings)
     provider(places, "init", "--host", places.host, "--committee", str(places.trustee(1) / "committee"))
     cards = [str(home) + ".card" for home in places.tenant_homes]
@@ -246,6 +251,12 @@ def memory_folder() -> Path | None:
 def last_week() -> int:
     """Where the last whole week begins, in hours since 1970."""
     return (int(time.time() // 3600) // HOURS_PER_WEEK - 1) * HOURS_PER_WEEK
+
+
+def weeks_per_epoch() -> int:
+    """How long an epoch is in which the last `WEEKS` lie together: mask keys are erased soon after theirs."""
+    first = last_week() // HOURS_PER_WEEK + 1 - WEEKS
+    return next(weeks for weeks in count(LEAST_EPOCH) if first % weeks + WEEKS <= weeks)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ EFFECT_SD = 1.0
 @cache
 def a_year(scenario: str) -> Year:
     """Six weeks of a scenario's cloud. Sums of Gaussian noise for all: only their variance matters here."""
-    return live(small(replace(load(scenario), mechanism=Mechanism.DISCRETE_GAUSSIAN)), 3)
+    return live(small(replace(load(scenario), mechanism=Mechanism.DISCRETE_GAUSSIAN, delta=1e-8)), 3)
 
 
 def a_fleet(seed: int, most: int) -> tuple[Units, Floats, Floats]:

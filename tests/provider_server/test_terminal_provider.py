@@ -139,6 +139,7 @@ def test_what_was_learnt_obeys_nothing(capsys: pytest.CaptureFixture[str]) -> No
     new = {"context": HOSTILE, "rate_per_1000_node_hours": 1.0, "low": 0.5, "high": 2.0, "basis": HOSTILE}
     learnt: Any = {
         "releases": 1,
+        "readers": "operators",
         "pairs": 1,
         "rates": 1,
         "accused": [accused],

@@ -18,11 +18,11 @@ from crypto.signing import SigningKey
 from federation.protocol.service_messages import Action, HintState, Suspicion
 from provider_server.online.service import serve_online
 from provider_server.online.sessions import Sessions, session_key
-from provider_server.rounds.planning import PlanSettings
 from provider_server.rounds.provider import Provider
 from provider_server.settings import ProviderSettings
 from provider_server.store.hint_store import Draft
 from provider_server.store.store import Store
+from tests.support.federations import WEEKS
 
 EVERY_S = 0.01
 
@@ -38,7 +38,8 @@ def main(home: Path, port: str, lease: LeaseId, tenant: TenantId, count: int) ->
     """Serves until it is killed."""
     secret = (home / "context.key").read_bytes()
     key = SigningKey((home / "signing.key").read_bytes())
-    settings = replace(ProviderSettings().plan.settings, weeks_per_epoch=PlanSettings.weeks_per_epoch)
+    weeks = len(WEEKS)
+    settings = replace(ProviderSettings().plan.settings, weeks_per_epoch=weeks, windows=(weeks,))
     store = Store(home / "provider.db")
     with closing(Provider(key, secret, settings, store, os.urandom)) as provider:
         hints = provider.hints

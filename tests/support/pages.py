@@ -34,6 +34,7 @@ SCENARIO = replace(
     owners_minimum=3,
     cohort_minimum=4,
     groups=1,
+    windows=tuple(range(1, WEEKS + 2)),
     failures_per_week={Domain.INFRASTRUCTURE: 300.0, Domain.FRAMEWORK: 30.0, Domain.SCRIPT: 40.0},
 )
 LOOKS = ("A100, hall 1", "A100, hall 2", "H100, hall 2", "H200, hall 3")
