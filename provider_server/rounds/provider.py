@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from crypto.codec import decode, digest, encode
+from crypto.codec import digest, encode
 from crypto.errors import MemberRefused, PeerFault, PharoahError, Refusal
 from crypto.ids import RoundId, TenantId
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed_by, reopened
 from federation.protocol.directory import Directory
-from federation.protocol.endorsed import EndedRounds, EndorsedSet
+from federation.protocol.endorsed import EndedRound, EndedRounds, EndorsedSet
 from federation.protocol.plan import MaskTrustee, Plan, PublishedBundle
 from federation.protocol.round_messages import (
     GrantedLease,
@@ -83,6 +83,7 @@ class Provider(LeaseBook):
         self.settings = settings
         self._signing_key = signing_key
         self._random_bytes = random_bytes
+        self._sets_before: tuple[RoundId, list[EndedRound]] | None = None
 
     @property
     def hints(self) -> HintStore:
@@ -244,15 +245,19 @@ class Provider(LeaseBook):
 
         A round of which trustees endorsed no set is not among them.
         """
-        epoch = self.epoch(window[0])
+        found = self._ended(self.epoch(window[0]))
+        return encode(EndedRounds(tuple(found))) if found else b""
+
+    def _ended(self, epoch: int) -> list[EndedRound]:
         rounds = (self._round(kept) for kept in self.store.rounds.rounds() if kept.state in ENDED)
         found = [ended for round_ in rounds if round_.plan.epoch == epoch and (ended := round_.ended())]
-        in_order = sorted(found, key=lambda ended: ended.endorsed.start_hour)
-        return encode(EndedRounds(tuple(in_order))) if found else b""
+        return sorted(found, key=lambda ended: ended.endorsed.start_hour)
 
     def _endorsed_sets(self, plan: Plan) -> list[EndorsedSet]:
-        ended = self.ended(plan.window)
-        return [one.endorsed for one in decode(EndedRounds, ended).rounds] if ended else []
+        """Those before the open round, which stay as they are while it is open: read once, not for every answer."""
+        if self._sets_before is None or self._sets_before[0] != plan.round_id:
+            self._sets_before = plan.round_id, self._ended(plan.epoch)
+        return [one.endorsed for one in self._sets_before[1]]
 
     def receive(self, round_: Round, answer: bytes) -> None:
         """Stores a contribution; a bad one is logged and dropped."""

@@ -11,7 +11,7 @@ import pytest
 
 from crypto.codec import decode
 from crypto.errors import CohortTooSmall, Unreachable
-from federation.protocol.endorsed import EndedRounds, EndorsedSet, check_ended
+from federation.protocol.endorsed import EndedRound, EndedRounds, EndorsedSet, check_ended
 from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.queries import Query
 from provider_server.rounds.provider import RoundUnderWay, WeekHeld
@@ -225,3 +225,19 @@ def test_a_round_that_goes_on_shows_the_sets_before_it_once_more(federation: Fed
     release, _ = hold(federation, WEEKS[1])
     assert starts(release) == [0] * TENANTS
     assert is_exact(federation, release)
+
+
+def test_sets_are_read_once_for_all_answers_of_a_round(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading them takes a moment for every tenant in them: for every answer anew it would be the square of that."""
+    hold(federation, WEEKS[0])
+    asked: list[Round] = []
+    ended = Round.ended
+
+    def counted(round_: Round) -> EndedRound | None:
+        asked.append(round_)
+        return ended(round_)
+
+    monkeypatch.setattr(Round, "ended", counted)
+    release, _ = hold(federation, WEEKS[1])
+    assert release.contributors == TENANTS
+    assert len(asked) == 2  # tenants are shown it, and it is held against their answers
