@@ -47,13 +47,13 @@ from simulation.run.processes import (
     last_week,
     round_of,
     tenant_names,
+    weeks_per_epoch,
 )
 from tenant_client.home import open_tenant
 
 TRUSTEES, LEASES = 3, 2
 EPSILON = 2000.0
 SIGMAS = 8.0
-WEEKS = 52  # of an epoch, each a window
 STARTING_AT_ONCE = 6
 ROUNDS_TOML = """
 [rounds]
@@ -110,9 +110,10 @@ def nodes(root: Path, count: int, rounds: int, pace_s: float, kill_every_s: floa
     """Founds a federation of so many nodes below an empty root, holds the rounds, and stops everything."""
     places = Places(root, count, TRUSTEES)
     say(f"{count} tenants enrol")
-    with founded(places):
-        configure(places)
-        starts = [_first_week() + number * HOURS_PER_WEEK for number in range(rounds + 1)]
+    weeks = rounds + 1
+    with founded(places, weeks):
+        configure(places, weeks_per_epoch(weeks))
+        starts = [last_week() - number * HOURS_PER_WEEK for number in reversed(range(weeks))]
         say("writing made-up jobs into the tenants' journals")
         happen(places, *starts, leases=LEASES)
         return measured(places, starts, pace_s, kill_every_s, say)
@@ -136,10 +137,10 @@ def measured(places: Places, starts: Sequence[int], pace_s: float, kill_every_s:
     return _figures(fleet, len(starts), held, load)
 
 
-def configure(places: Places) -> None:
+def configure(places: Places, weeks: int) -> None:
     """Rounds of half of the nodes or more, without a wait for those who are away, and an epsilon that hides nothing."""
     cohort = max(4, places.tenants // 2)
-    epoch = {"weeks": WEEKS, "windows": [*range(1, WEEKS + 1)]}
+    epoch = {"weeks": weeks, "windows": [*range(1, weeks + 1)]}
     told = {"epsilon": EPSILON, "cohort": cohort, "shares": max(2, cohort // 2), **epoch}
     file = places.provider / "provider.toml"
     file.write_text(file.read_text().partition("[rounds]")[0] + ROUNDS_TOML.format(**told))
@@ -147,11 +148,6 @@ def configure(places: Places) -> None:
         (home / "policy.toml").write_text(POLICY_TOML.format(**told))
         table = home / "tenant.toml"
         table.write_text(table.read_text().partition("[node]")[0])
-
-
-def _first_week() -> int:
-    """The first hour of the epoch before this one, so that all rounds are of one epoch."""
-    return (last_week() // HOURS_PER_WEEK // WEEKS - 1) * WEEKS * HOURS_PER_WEEK
 
 
 def _hold(places: Places, starts: Sequence[int], pace_s: float, say: Say) -> Iterator[Held]:

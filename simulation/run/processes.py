@@ -136,11 +136,14 @@ def round_of(places: Places, start_hour: int) -> HeldRound:
 
 
 @contextmanager
-def founded(places: Places) -> Iterator[None]:
-    """Everything up to the first start of the programs, whose ports are theirs while the context lasts."""
+def founded(places: Places, weeks: int = WEEKS) -> Iterator[None]:
+    """Everything up to the first start of the programs, whose ports are theirs while the context lasts.
+
+    Rounds may be held over the last so many whole weeks.
+    """
     with free_ports(places.host, 2 + places.trustees) as ports, free_ports("127.0.0.1", 1) as metrics:
         ceremony(places, ports[2:])
-        enrol(places, [*ports[:2], *metrics])
+        enrol(places, [*ports[:2], *metrics], weeks_per_epoch(weeks))
         yield
 
 
@@ -163,12 +166,11 @@ def ceremony(places: Places, ports: Sequence[int]) -> None:
         (home / "trustee.toml").write_text(f'[trustee]\nlisten = "{places.host}:{port}"\n')
 
 
-def enrol(places: Places, ports: Sequence[int]) -> None:
+def enrol(places: Places, ports: Sequence[int], weeks: int) -> None:
     """The provider's home, the tenants' cards, and the invitation that all of them take."""
     cohort = max(LEAST_COHORT, places.tenants - 1)
     tenants, online, metrics = ports
     places.provider.mkdir(mode=0o700)
-    weeks = weeks_per_epoch()
     epoch = {"weeks": weeks, "windows": [*range(1, weeks + 1)]}
     listening = {"tenants": tenants, "online": online, "metrics": metrics}
     settings = PROVIDER_TOML.format(host=places.host, cohort=cohort, **listening, **epoch)
@@ -253,10 +255,10 @@ def last_week() -> int:
     return (int(time.time() // 3600) // HOURS_PER_WEEK - 1) * HOURS_PER_WEEK
 
 
-def weeks_per_epoch() -> int:
-    """How long an epoch is in which the last `WEEKS` lie together: mask keys are erased soon after theirs."""
-    first = last_week() // HOURS_PER_WEEK + 1 - WEEKS
-    return next(weeks for weeks in count(LEAST_EPOCH) if first % weeks + WEEKS <= weeks)
+def weeks_per_epoch(last: int) -> int:
+    """How long an epoch is in which the `last` weeks lie together: mask keys are erased soon after theirs."""
+    first = last_week() // HOURS_PER_WEEK + 1 - last
+    return next(weeks for weeks in count(LEAST_EPOCH) if first % weeks + last <= weeks)
 
 
 @contextmanager
