@@ -109,7 +109,7 @@ def test_one_contribution_shows_nothing_under_an_alias_and_all_of_it_under_the_o
         assert row.at_most is not None
         assert row.at_most < 0.15
     (old,) = [row for row in report if "old derivation" in row.setting]
-    assert old.by_counts > 5
+    assert old.by_counts > 1  # its own share of the noise, which is little, is all that is left over it
 
 
 @pytest.mark.nightly
