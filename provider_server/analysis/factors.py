@@ -17,10 +17,11 @@ several years, say) are one level.
 Not promised: a cause. Large jobs may be of other users, and a season may be a firmware that came and went.
 """
 
+import operator
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +65,6 @@ def find_factors(
     """Factors of size and week from the weeks' `tables`, all of one marginal, and what was predicted for each.
 
     `seasons` names each week's level, in the order of the walk where they first appear; left out, weeks are numbered.
-    The last table has all levels of those before.
     """
     seen = _Seen(predictions, tables, list(seasons) or [str(week) for week in range(len(tables))])
     at = np.zeros(len(seen.precision))
@@ -121,7 +121,7 @@ class _Seen:
         tables: Sequence[LifeTable],
         seasons: Sequence[str],
     ) -> None:
-        total = tables[-1]
+        total = reduce(operator.add, tables)
         wide = [table.aligned(total.dimensions) for table in tables]
         self.seasons = tuple(dict.fromkeys(seasons))
         self._of_season = np.array([[name == season for name in self.seasons] for season in seasons], np.float64)

@@ -1,7 +1,7 @@
 """Factors of job size and season, estimated from the same releases after the findings.
 
-Each window that the newest release still has all rows of is predicted by the findings, and `analysis.factors` says by
-what factor its counts differ with size and season. A season is the ISO week that a window begins in, so windows of
+Each window is predicted by the findings, and `analysis.factors` says by what factor its counts differ with size and
+season. A season is the ISO week that a window begins in, so windows of
 several years share a level.
 
 Sizes that did not run are left out.
@@ -31,10 +31,9 @@ def add_factors(findings: Findings, releases: Sequence[Release], leases: Sequenc
     rates = {(one.context_level, one.band): one.rate for one in findings.rates}
     risks = {(one.workload, one.context): one.risk_ratio for one in findings.pairs}
     mix = mean_risks(risks, releases, leases)
-    windows = [made for made in releases if _rows(made) <= _rows(releases[-1])]
-    predictions = [predict_window(rates, risks, made, leases, mix) for made in windows]
-    seasons = [season(made.plan.start_hour) for made in windows]
-    found = find_factors(predictions, [made.table(TABLE) for made in windows], seasons)
+    predictions = [predict_window(rates, risks, made, leases, mix) for made in releases]
+    seasons = [season(made.plan.start_hour) for made in releases]
+    found = find_factors(predictions, [made.table(TABLE) for made in releases], seasons)
     ran = {size_band(lease.nodes) for prediction in predictions for lease in prediction.leases}
     return replace(findings, factors=tuple(one for one in found if one.dimension != "size" or one.level in ran))
 
@@ -42,7 +41,3 @@ def add_factors(findings: Findings, releases: Sequence[Release], leases: Sequenc
 def season(hour: float) -> str:
     """The ISO week that an hour since 1970 lies in, such as `W07`."""
     return f"W{(EPOCH + timedelta(hours=hour)).isocalendar().week:02d}"
-
-
-def _rows(made: Release) -> set[tuple[str, str]]:
-    return {(dimension.name, level) for dimension in made.table(TABLE).dimensions for level in dimension.levels}
