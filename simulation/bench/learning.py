@@ -355,18 +355,19 @@ def true_rates(year: Year) -> dict[tuple[str, str], float]:
 
 
 def judge(year: Year, truth: Mapping[tuple[str, str], float], findings: Findings, epoch: int = 0) -> Judged:
-    """Findings of an epoch's tokens beside the truth."""
+    """Findings of an epoch's tokens beside the truth; of hazards, where something ran in the epoch."""
     known = list(numbered(year, findings, epoch))
     pairs, planted = [pair for pair, _ in known], np.array([one in year.cloud.mismatched for _, one in known])
     said = np.array([pair.probability_worse for pair in pairs])
     chosen = np.array([pair.judgement is PairJudgement.WORSE for pair in pairs])
     factor = year.cloud.scenario.mismatch_factor
+    rates = [rate for rate in findings.rates if (rate.context_level, rate.band) in truth]
     return Judged(
         float(roc_auc_score(planted, said)),
         float(average_precision_score(planted, said)),
         int(planted[chosen].sum()),
         int((~planted[chosen]).sum()),
-        tuple(rate.low <= truth[rate.context_level, rate.band] <= rate.high for rate in findings.rates),
+        tuple(rate.low <= truth[rate.context_level, rate.band] <= rate.high for rate in rates),
         tuple(pair.low <= factor <= pair.high for pair, is_planted in zip(pairs, planted, strict=True) if is_planted),
     )
 
