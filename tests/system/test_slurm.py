@@ -207,7 +207,7 @@ def lands_elsewhere(cloud: Cloud) -> None:
 
 
 def test_a_fault_that_jobs_meet_warns_a_later_job(cloud: Cloud) -> None:
-    weeks = processes.weeks_per_epoch()
+    weeks = processes.weeks_per_epoch(processes.WEEKS)
     if processes.last_week() // HOURS_PER_WEEK % weeks == weeks - 1:
         pytest.skip("the epoch begins this week, and last week's tokens are of the one before")
     jobs = {
