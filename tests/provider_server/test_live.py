@@ -350,7 +350,7 @@ def test_the_poller_counts_what_fails_goes_on_and_takes_new_settings(scene: Scen
             live.reload()
             before = scene.value("pharoah_live_polls_total", outcome="ok") or 0
             until(lambda: (scene.value("pharoah_live_polls_total", outcome="ok") or 0) > before)
-        assert (live.settings.live.within_hours, live.settings.rounds.every) == (12.0, "week")
+        assert (live.settings.live.within_hours, live.settings.rounds.every) == (12.0, "window")
         assert not any(thread.name == "pharoah-live" for thread in threading.enumerate())
 
 
