@@ -122,14 +122,12 @@ def give_up(provider: Provider, trustees: Sequence[MaskHolder], round_: Round) -
     """
     round_.give_up()
     holders = {trustee.index: trustee for trustee in trustees}
-    failures: list[PharoahError] = []
-    for index in round_.silent(Answer.EMPTY):
-        if round_.state is RoundState.GIVING_UP and index in holders:
-            try:
-                holders[index].follow(provider.members.update())
-                round_.endorse_empty(index, holders[index].endorse(round_.empty_request))
-            except PharoahError as error:
-                failures.append(error)
+
+    def ask(holder: MaskHolder) -> None:
+        round_.endorse_empty(holder.index, holder.endorse(round_.empty_request))
+
+    waiting = [holders[index] for index in round_.silent(Answer.EMPTY) if index in holders]
+    failures = _asked_in_turn(provider, round_, RoundState.GIVING_UP, waiting, ask)
     if round_.state is RoundState.GIVING_UP:
         _end_without_set(round_, failures)
 
@@ -226,18 +224,34 @@ def _complete_quorum(provider: Provider, round_: Round, holders: Mapping[int, Ma
 
     If too few do, the error of one that is away is raised, before a refusal: others may make up for that one.
     """
-    failures: list[PharoahError] = []
-    for index in round_.idle():
-        if round_.state is not RoundState.ENDORSING:
-            return
-        if index in holders:
-            try:
-                holders[index].follow(provider.members.update())
-                round_.endorse(index, holders[index].endorse(round_.request))
-            except PharoahError as error:
-                failures.append(error)
+
+    def ask(holder: MaskHolder) -> None:
+        round_.endorse(holder.index, holder.endorse(round_.request))
+
+    idle = [holders[index] for index in round_.idle() if index in holders]
+    failures = _asked_in_turn(provider, round_, RoundState.ENDORSING, idle, ask)
     if round_.state is RoundState.ENDORSING:
         _raise_first(round_, failures)
+
+
+def _asked_in_turn(
+    provider: Provider,
+    round_: Round,
+    during: RoundState,
+    holders: Sequence[MaskHolder],
+    ask: Callable[[MaskHolder], None],
+) -> list[PharoahError]:
+    """Asks trustees one by one, as long as the round is in that state; the errors of those that fail."""
+    failures: list[PharoahError] = []
+    for holder in holders:
+        if round_.state is not during:
+            break
+        try:
+            holder.follow(provider.members.update())
+            ask(holder)
+        except PharoahError as error:
+            failures.append(error)
+    return failures
 
 
 def _raise_first(round_: Round, failures: Sequence[PharoahError]) -> NoReturn:

@@ -99,7 +99,7 @@ def test_what_is_proved_of_a_year_of_windows_is_near_the_claim_and_not_above(rep
 
 
 @pytest.mark.nightly
-def test_one_contribution_shows_nothing_under_an_alias_and_all_of_it_under_the_old_derivation(
+def test_one_contribution_shows_nothing_under_an_alias_and_all_but_its_noise_under_the_old_derivation(
     report: Sequence[Row],
 ) -> None:
     hidden = [row for row in report if row.claimed == 0 and row.expected is Verdict.WITHIN]
@@ -109,7 +109,7 @@ def test_one_contribution_shows_nothing_under_an_alias_and_all_of_it_under_the_o
         assert row.at_most is not None
         assert row.at_most < 0.15
     (old,) = [row for row in report if "old derivation" in row.setting]
-    assert old.by_counts > 1  # its own share of the noise, which is little, is all that is left over it
+    assert old.by_counts > 1  # claimed is 0: only its own share of the noise, which is little, lies over it
 
 
 @pytest.mark.nightly

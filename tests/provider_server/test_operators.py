@@ -37,7 +37,7 @@ READ_OPERATORS = {"learning/publisher.py", "pages/snapshot.py"}
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory: pytest.TempPathFactory) -> tuple[Grounds, Path]:
-    """Three weeks of one series were released; on all leases the provider knows the nodes, and it recorded nothing."""
+    """Three windows were released; on all leases the provider knows the nodes, and it recorded nothing."""
     root = tmp_path_factory.mktemp("held")
     grounds = Grounds.founded(root, TENANTS)
     with grounds.opened(root) as federation:
