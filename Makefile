@@ -125,11 +125,11 @@ screenshots: install ## Take the pictures of docs/images anew; needs chromium
 	@$(BIN)/python benchmarks/screenshots.py
 
 .PHONY: reference
-reference: install ## Write docs/reference/ from the code
+reference: install ## Write docs/reference/ (commands, settings, messages, JSON) from the code
 	@$(BIN)/python docs/generate.py
 
 .PHONY: docs
-docs: out/docs-venv/.installed ## Build the documents as a site in out/site, links checked, nothing fetched when it is read
+docs: reference out/docs-venv/.installed ## Build the documents as a site in out/site, links checked, nothing fetched when it is read
 	@# Not --quiet, under which --strict counts no warnings.
 	@NO_MKDOCS_2_WARNING=1 out/docs-venv/bin/mkdocs build --strict 2>&1 | sed '/^INFO/d'
 	@! grep -rlE '<(script|link|img)[^>]* (src|href)="?(https?:)?//' out/site --include='*.html' \

@@ -1,7 +1,4 @@
-"""Writes docs/reference/ from the code: commands, settings, and what crosses the wire. `make reference` runs it.
-
-A test compares what lies in docs/reference/ with what this makes, so the reference cannot fall behind the code.
-"""
+"""Writes docs/reference/ from the code: commands, settings, and what crosses the wire. `make docs` runs it; git has none."""
 
 import inspect
 import json
@@ -460,7 +457,7 @@ def main() -> None:
         for name, text in manuals().items():
             (folder / name).write_text(text, encoding="utf-8")
         return
-    HERE.mkdir(exist_ok=True)
+    HERE.mkdir(parents=True, exist_ok=True)
     for name, text in pages().items():
         (HERE / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
         sys.stdout.write(f"docs/reference/{name}\n")

@@ -1,4 +1,4 @@
-"""What verbs print with `--json`, held to the schemas of docs/reference/json.md."""
+"""What verbs print with `--json`, held to the schemas that docs/generate.py writes."""
 
 import json
 from functools import cache
