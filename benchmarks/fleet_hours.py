@@ -5,7 +5,7 @@
 `outages` runs `pharoah-provider hazard --events` on a file of a year (109.5 million node-hours): 6.5 failures per 1,000
 node-days, a fifth of them followed by another within a day or so, and a million jobs. `telemetry` records levels of
 four weeks hour by hour, 5% of nodes above level 0 for days and 0.02% silent for an hour, and estimates all that
-`hazard` does; reading samples comes on top (docs/hazard.md has what that needs). Peaks are of the whole process.
+`hazard` does; reading samples comes on top (docs/nodes.md has what that needs). Peaks are of the whole process.
 """
 
 import resource

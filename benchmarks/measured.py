@@ -34,7 +34,7 @@ the machine and the commit. A value is the mean over runs, or the median where `
 are over runs, or a 95% interval where the command gives one. "As quoted at" a commit means that the figure was carried
 over from the documents of that commit; what is not known of its runs is left out. Times are of one machine: compare
 them with what stands beside them, not with those of another. Real data are not part of the repository
-([replays](replays.md)).
+([replays](simulation.md#replays-of-real-data)).
 """
 
 

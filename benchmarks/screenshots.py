@@ -1,4 +1,4 @@
-"""The pictures of README and docs/pages.md. Paths on stdout.
+"""The pictures of README and docs/online.md. Paths on stdout.
 
     python benchmarks/screenshots.py [--out docs/images] [--report out/quickstart/report.html]
 

@@ -1,4 +1,4 @@
-"""Writes docs/reference/ from the code: commands, settings, and what crosses the wire. `make docs` runs it; git has none."""
+"""Writes docs/reference/ from the code: commands, settings, what crosses the wire. `make docs` runs it."""
 
 import inspect
 import json

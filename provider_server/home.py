@@ -167,7 +167,7 @@ def fabric_parts(settings: ProviderSettings) -> "FabricParts | None":
     if not parts.leaves:
         raise BadSettings(
             "[plan] votes_share: no file names the switch of any node",
-            hint="name files of cables by `fabric` in [telemetry], or an inventory with switches: docs/votes.md",
+            hint="name files of cables by `fabric` in [telemetry], or an inventory with switches: docs/fabric.md",
         )
     return parts
 

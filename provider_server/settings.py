@@ -98,7 +98,7 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the provider's own telemetry comes from; see docs/telemetry.md. Empty: not there.
+    """Where the provider's own telemetry comes from; see docs/nodes.md. Empty: not there.
 
     `fabric` are files or folders of cables, as `pharoah-provider path` reads them, for `votes_share` in [plan].
     `recipe` is a file of the metrics to ask for, as `pharoah-provider recipe` writes it; empty: all.
@@ -113,7 +113,7 @@ class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Live(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How running leases are watched; see docs/watch.md. Reloaded on SIGHUP."""
+    """How running leases are watched; see docs/nodes.md. Reloaded on SIGHUP."""
 
     poll_s: Annotated[float, msgspec.Meta(ge=0)] = 60.0
     within_hours: Annotated[float, msgspec.Meta(gt=0, le=168)] = 24.0
@@ -160,7 +160,7 @@ class Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which pods of a cluster are leases, for `pharoah-provider kubernetes`; see docs/kubernetes.md.
+    """Which pods of a cluster are leases, for `pharoah-provider kubernetes`; see docs/clusters.md.
 
     `namespaces` says by its id which tenant a namespace is; `resources` are what leased pods ask for, by how the names
     begin. Without `server` it is the cluster in which the provider runs; the files are those of a service account.

@@ -43,7 +43,7 @@ _SHOWN = 3  # things of a line
 class BadRules(PharoahError):
     """A file of rules that cannot be read, or a rule that says nothing."""
 
-    default_hint = "correct it; docs/changes.md has every term"
+    default_hint = "correct it; docs/causes.md has every term"
 
 
 class RuleVerdict(StrEnum):

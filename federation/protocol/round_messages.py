@@ -73,7 +73,7 @@ class UnitParts(Record, frozen=True):
 class GrantedLease(Record, frozen=True):
     """A lease of the asking tenant, how many nodes it has, and the context tokens that go with it.
 
-    `units` says on which parts of the fabric its nodes hang, where the provider asks for votes (docs/votes.md).
+    `units` says on which parts of the fabric its nodes hang, where the provider asks for votes (docs/fabric.md).
     """
 
     lease: LeaseId

@@ -24,7 +24,7 @@ from federation.runtime.homes import Role, check_home
 from federation.runtime.visible import STANDARD_INPUT, reason, short
 
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the content of --out.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys (see docs/reference/json.md).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
 
 
 # `pip install pharoah` installs what the machine of a job needs; each program's further needs are an extra.

@@ -14,7 +14,7 @@ tenants run: their rate may differ from tenants' by `TRANSFER_SD` on the log sca
 interval stays as wide as that until released counts take over.
 
 Guarantee: by simulation, 95% intervals hold the true rate in 93% of the cases or more, without evidence of its own,
-with little and with much, near the known and far away (docs/newcomers.md). Not promised: as much (88 to 92% before
+with little and with much, near the known and far away (docs/learning.md). Not promised: as much (88 to 92% before
 there is evidence) where the known are a few tight clusters and the newcomer is outside all of them; benchmarks that are
 unlike tenants' jobs by much more than `transfer_sd`.
 

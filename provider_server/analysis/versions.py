@@ -11,7 +11,7 @@ probability 1/2. Up to `EXACT` versions every partition is weighed, beyond that 
 versions are told apart where the posterior probability that they are alike is below `DOUBT` (for more than two: the
 partition of least expected loss, with errors weighed so; Lau & Green 2007).
 
-Measured, not proved: where no version differs, something is split in less than 5% of the cases (docs/versions.md). What
+Measured, not proved: where no version differs, something is split in less than 5% of the cases (docs/learning.md). What
 Markov's inequality proves is weaker: at most doubt / (1 - doubt), for two versions whose counts follow the model.
 
 θ_vc belongs to a single pair of version and context: near 1, or, rarely, far from it. So a version that differs on one

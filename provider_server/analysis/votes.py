@@ -1,7 +1,7 @@
 """Which part of the fabric tenants' votes point to, from noisy counts and from which leases could use which part.
 
 Rows are parts as tenants know them: a unit of nodes on a rail, that is, a leaf switch with what hangs on it, and the
-unit alone for votes that know no rail. A vote for a pair of nodes counts half at each end (docs/votes.md). Counts are
+unit alone for votes that know no rail. A vote for a pair of nodes counts half at each end (docs/fabric.md). Counts are
 explained as y = sum of baselines + sum of theta_p a_p + noise: one baseline for votes with a rail and one for those
 without, both in proportion to what leases could use, and for each faulty part the pattern a_p that its votes would
 make. Suspects are parts with theta_p > 0: leaves, and the spines of a rail together.

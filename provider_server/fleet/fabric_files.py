@@ -44,7 +44,7 @@ class FabricError(PharoahError):
 
     default_hint = (
         "pass what `ibnetdiscover` or `scontrol show topology` prints, topology.conf, or `lldpctl -f json > NODE.json`"
-        " of each node; see docs/paths.md"
+        " of each node; see docs/fabric.md"
     )
 
 

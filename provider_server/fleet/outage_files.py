@@ -58,7 +58,7 @@ ONE_JOB = "a node that runs several jobs at once has one row for them, with one 
 EVENTS = "SLURM_TIME_FORMAT=%s sacctmgr -P list event format=NodeName,TimeStart,TimeEnd,State,Reason"
 JSON_FORMS = (
     "pass what `kubectl get nodes -o json`, `scontrol show nodes --json` or NVSentinel tells, or objects or a CSV file"
-    " with node, start, end and kind; see docs/hazard.md"
+    " with node, start, end and kind; see docs/nodes.md"
 )
 NONE = "a fleet without outages has no hazard to estimate"
 LIMITS = ReadLimits(total_bytes=1 << 30, archive_members=64)
@@ -99,7 +99,7 @@ PREAMBLE_LINES = 3  # above a header: the file of Los Alamos has a line of title
 class UnusableOutages(PharoahError):
     """A file of outages that cannot be read."""
 
-    default_hint = "a CSV file needs the columns node, start, end and kind; see docs/hazard.md"
+    default_hint = "a CSV file needs the columns node, start, end and kind; see docs/nodes.md"
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +180,7 @@ def read_jobs(path: Path) -> pl.DataFrame:
     """Jobs (node, start_h, end_h or null, workload) of a CSV file, one row for each node of each job."""
     content = _content(path)
     if not {_name(cell) for cell in _first_line(content).split(",")} >= {"node", "start", "end", "workload"}:
-        raise UnusableOutages(f"{path} has no columns node, start, end, workload", hint="see docs/hazard.md")
+        raise UnusableOutages(f"{path} has no columns node, start, end, workload", hint="see docs/nodes.md")
     table = _csv(content, path, 0).select("node", "start", "end", kind=_kind("workload"))
     jobs, left_out = _checked(table, path)
     if left_out:

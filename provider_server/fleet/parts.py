@@ -1,7 +1,7 @@
 """Parts of the fabric that votes are counted for: leaf switches by rail, and units of nodes on the same leaves.
 
 A tenant gets them with its lease as opaque tokens, anew each epoch: it learns which of its own nodes share a leaf, and
-whether it had that leaf before in the epoch (docs/votes.md). Which token is which part, only the provider knows.
+whether it had that leaf before in the epoch (docs/fabric.md). Which token is which part, only the provider knows.
 """
 
 from collections import defaultdict

@@ -18,7 +18,7 @@ Pure: time is an argument, and `Episodes.state()` holds everything that a restar
 - Hints are advice: nothing here acts. A draft names a lease, and no node, device or tenant.
 
 Not promised: that a failure follows. At a threshold of a few per cent most hints are not followed by one
-(`docs/impact.md` measures how often).
+(`docs/measured.md` says how often).
 """
 
 import math
@@ -103,7 +103,7 @@ def lease_hazard(lease: LeaseId, nodes: Sequence[NodeHazard], within_hours: floa
 
 @dataclass(frozen=True, kw_only=True)
 class HintLimits:
-    """When a hint is raised, repeated and cleared. The defaults were chosen in simulation (docs/impact.md).
+    """When a hint is raised, repeated and cleared. The defaults were chosen in simulation (docs/simulation.md).
 
     `raise_ratio`, `raise_ratio_low`   least ratio of the worst node, and least lower end of its interval
     `raise_excess`                     least rise of expected failures since the lease was at its best

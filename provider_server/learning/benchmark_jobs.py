@@ -37,7 +37,7 @@ Setting = str | float | bool
 class BadBenchmarks(PharoahError):
     """A file of benchmark jobs cannot be read."""
 
-    default_hint = "nothing was read; correct or remove the line; docs/newcomers.md describes the format"
+    default_hint = "nothing was read; correct or remove the line; docs/learning.md describes the format"
 
 
 class BenchmarkJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Which of the fleet's own metrics are worth their samples: from telemetry to a recipe (docs/telemetry.md).
+"""Which of the fleet's own metrics are worth their samples: from telemetry to a recipe (docs/nodes.md).
 
     source ─ summarise ─┬─ BuildUp ─▶ scores by metric, hours at risk ─▶ Evidence ─ choose, judge ─┐
                         └─ series and samples of every metric ─────────▶ costs ────────────────────┴─▶ Advice ─▶ Recipe

@@ -4,7 +4,7 @@
     leases ─ units of nodes ─┴▶ analysis.votes.localise ─▶ leaves and spines by name, most suspect first
 
 Leases are those of tenants that answered, in the windows that it counts. Only the provider can do this: only it knows
-what a part token stands for (docs/votes.md).
+what a part token stands for (docs/fabric.md).
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Every name of Flower's that the provider uses. An upgrade of Flower begins here: docs/adr/0024-the-house.md."""
+"""Every name of Flower's that the provider uses. An upgrade of Flower begins here: CONTRIBUTING.md."""
 
 from flwr.app import ConfigRecord, Context, Error, Message, Metadata, RecordDict
 from flwr.app.message import make_message

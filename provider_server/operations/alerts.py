@@ -99,7 +99,7 @@ def trustee_away(index: int) -> Condition:
 
 def suspects(count: int) -> Condition:
     """Only their number; the page shows who they are."""
-    return Condition(Kind.SUSPECTS, f"{counted_as(count, 'tenant')} suspected; see docs/defences.md.")
+    return Condition(Kind.SUSPECTS, f"{counted_as(count, 'tenant')} suspected; see docs/threat-model.md.")
 
 
 def drift(alarms: int) -> Condition:

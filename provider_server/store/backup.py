@@ -78,7 +78,7 @@ _SPECIAL: dict[str, Any] = {
 def _row_type(table: sa.Table) -> type[Row]:
     fields = [(str(column.name), _type(column)) for column in table.columns]
     tag = f"pharoah/backup-{table.name}/2"
-    names = {"__doc__": f"A row of `{table.name}`; docs/data-model.md has its columns."}
+    names = {"__doc__": f"A row of `{table.name}`; docs/architecture.md has its columns."}
     kind = msgspec.defstruct(f"{table.name}_row", fields, bases=(Row,), namespace=names, frozen=True, tag=tag)
     return cast(type[Row], kind)
 

@@ -1,4 +1,4 @@
-"""The tables of the provider's store, as `provider_server.store.migrations` makes them. Columns: docs/data-model.md."""
+"""The tables of the provider's store, as `provider_server.store.migrations` makes them; see docs/architecture.md."""
 
 import sqlalchemy as sa
 

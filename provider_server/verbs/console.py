@@ -31,9 +31,7 @@ Home = Annotated[
         show_default=False,
     ),
 ]
-AsRows = Annotated[
-    bool, typer.Option("--json", help="Print a JSON array with an object for each row (see docs/reference/json.md).")
-]
+AsRows = Annotated[bool, typer.Option("--json", help="Print a JSON array with an object for each row.")]
 Row = TypeVar("Row", bound=Mapping[str, object])
 Database = Annotated[
     str | None,

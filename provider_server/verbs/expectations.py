@@ -76,7 +76,7 @@ def expectations(
         raise typer.BadParameter("it is 0.5, 0.8, 0.9 or 0.95", param_hint="--target")
     from provider_server.analysis.attainment import by_context
 
-    lacking = "no release counts goodput: set goodput_share in provider.toml, see docs/expectations.md"
+    lacking = "no release counts goodput: set goodput_share in provider.toml, see docs/fabric.md"
     newest, names = newest_counting(Subject.GOODPUT, required(home), database, lacking)
     table = newest.table(Subject.GOODPUT)
     variance = table.noise_variance.max(axis=1)

@@ -128,7 +128,7 @@ class EventsRow(TypedDict):
 def lease_events(
     file: Annotated[
         Path,
-        typer.Argument(help="JSON lines, or - for standard input; see docs/reference/leases.md.", show_default=False),
+        typer.Argument(help="JSON lines, or - for standard input; see docs/operate.md.", show_default=False),
     ],
     home: Home = None,
     database: Database = None,

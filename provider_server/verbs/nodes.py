@@ -57,9 +57,7 @@ def node_check(
     prometheus: Url = "",
     level: Level = 2,
     *,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON with stable keys (see docs/reference/json.md).")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
 ) -> None:
     """Say in one line whether telemetry shows signs of a failure on a node, for NHC, AzNHC and prologs.
 
@@ -106,7 +104,7 @@ def placement(
 ) -> None:
     """Advise a scheduler: the riskiest nodes are for short jobs, the others for long ones. Nothing is changed.
 
-    By build-up levels, repairs, and failure rates of contexts. See docs/placement.md for Slurm and Kubernetes.
+    By build-up levels, repairs, and failure rates of contexts. See docs/nodes.md for Slurm and Kubernetes.
     """
     from federation.runtime.clock import now_hour
     from provider_server.hints import node_placement, node_reports

@@ -62,7 +62,7 @@ def path(
         known = load_fabric(fabric or (), load(listed) if listed else Inventory())
         for node in (start_node, end_node):
             if node not in known.nodes:
-                say_error(f"no file names the node {node}", "pass --fabric, or an inventory: see docs/paths.md")
+                say_error(f"no file names the node {node}", "pass --fabric, or an inventory: see docs/fabric.md")
                 raise typer.Exit(UNKNOWN)
         has_telemetry = bool(file or settings.prometheus_url)
         if not has_telemetry:

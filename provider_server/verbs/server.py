@@ -239,9 +239,7 @@ def serve(
     check: Annotated[
         bool, typer.Option("--check", help="Only check settings, keys, certificate, database and ports.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="With --check: print JSON with stable keys (see docs/reference/json.md).")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --check: print JSON with stable keys.")] = False,
 ) -> None:
     """Run the provider: the tenants' listener, the online service, metrics, and rounds when they are due.
 

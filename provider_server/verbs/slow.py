@@ -46,7 +46,7 @@ def slow(home: Home = None, database: Database = None, *, as_json: AsJson = Fals
     """
     from provider_server.analysis.slow_contexts import slow_contexts
 
-    lacking = "no release counts slow leases: set speed_share in provider.toml, see docs/slow.md"
+    lacking = "no release counts slow leases: set speed_share in provider.toml, see docs/fabric.md"
     newest, names = newest_counting(Subject.SPEED, required(home), database, lacking)
     table = newest.table(Subject.SPEED)
     slow_weeks, usual_weeks = table.at("pace", "slow"), table.at("pace", "usual")

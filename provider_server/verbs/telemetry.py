@@ -302,7 +302,7 @@ def _without_failure(node_hours: int, seen: "Followed") -> str:
 
     failures = hardware_failures(seen.events).unique(maintain_order=True)
     if seen.quality.of(Reason.UNKNOWN_METRIC) == seen.quality.read > 0:
-        return "no failure could be seen: no metric of this telemetry is known (docs/telemetry.md)"
+        return "no failure could be seen: no metric of this telemetry is known (docs/nodes.md)"
     if not node_hours and not failures.is_empty():
         told = ", ".join(f"{kind} on {node}" for node, _hour, kind in failures.iter_rows())
         count = counted_as(failures.height, "failure")

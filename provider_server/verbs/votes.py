@@ -58,7 +58,7 @@ def votes(
     with failing(), closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
         counted = [one for one in provider.releases() if one.counts(Subject.VOTES)]
         if not counted or provider.parts is None:
-            raise nothing_yet("no release counts votes: set votes_share in provider.toml, see docs/votes.md")
+            raise nothing_yet("no release counts votes: set votes_share in provider.toml, see docs/fabric.md")
         newest = counted[-1]
         leases = provider.leases(newest.first_hour, newest.plan.end_hour)
         tokens = provider.part_tokens(newest.plan.epoch)

@@ -30,7 +30,7 @@ from simulation.cloud.truth import Hazard
 # that is uniform between 8 and 24 weeks, which has mean 1/period = ln(3) / 16.
 STEPS_PER_WEEK = 0.5 * np.log(3.0) / 16.0
 TAKEN = (0.05, 0.55)  # least and most chance of a step there
-HOURS_PER_DOUBLING = 12.0  # as in the cloud of docs/hazard.md; a score is in doublings
+HOURS_PER_DOUBLING = 12.0  # as in the cloud of docs/nodes.md; a score is in doublings
 LEAD_H = 2.0
 OVERDISPERSION = 1.0  # shape of the gamma: an hour's count of mean m has variance m + m²
 WARM_H = 2 * CALM_H  # hours of telemetry before a lease begins

@@ -4,7 +4,7 @@
     their hazards, levels as telemetry shows them ─ Episodes ─▶ hints ─▶ degradations warned of in time, false hints
 
 Bundles, verdicts and hints are those of the programs (`publication.compose`, `federation.protocol.check.Checker`,
-`provider_server.hints.episodes.Episodes`); what fails follows the truth of the cloud. `docs/impact.md` has every
+`provider_server.hints.episodes.Episodes`); what fails follows the truth of the cloud. `docs/simulation.md` has every
 formula, where constants come from, and what is not modelled.
 """
 

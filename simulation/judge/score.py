@@ -54,7 +54,7 @@ Span = TypedDict("Span", {"from": str, "to": str})
 
 
 class Summary(Span):
-    """An outcome without its detail; docs/impact.md has the keys of `impact`."""
+    """An outcome without its detail; docs/simulation.md has the keys of `impact`."""
 
     scenario: str
     title: str
@@ -73,7 +73,7 @@ class Summary(Span):
 
 
 class Outcome(Summary):
-    """A whole outcome (docs/scenarios.md)."""
+    """A whole outcome (docs/simulation.md)."""
 
     detail: dict[str, Any]
 
@@ -99,7 +99,7 @@ class Judge:
         self._true_rates = _true_rates(played)
 
     def outcome(self, seed: int, began: float, engine: Engine, tell: Callable[[str], None] = lambda _: None) -> Outcome:
-        """The whole outcome of a run that `began` at that monotonic time, JSON-compatible (docs/scenarios.md).
+        """The whole outcome of a run that `began` at that monotonic time, JSON-compatible (docs/simulation.md).
 
         The `engine` learns what no tenant was told; `tell` hears how far it is.
         """
@@ -167,7 +167,7 @@ class Judge:
         return _Others(first, tuple(bundles[1 : 1 + early]), dict(zip(epsilons, rest, strict=True)))
 
     def _impact(self, seed: int, others: "_Others") -> dict[str, Any]:
-        """What the bundles of those weeks were worth to the tenants, beside others and none (docs/impact.md)."""
+        """What the bundles of those weeks were worth to the tenants, beside others and none (docs/simulation.md)."""
         played = self._played
         rows = {int(name.rpartition("-")[2]): lease.labels for name, lease in played.leases.items()}
         world = world_of(Trial(played.cloud, rows.__getitem__, self._context_of, self._level_of, seed))

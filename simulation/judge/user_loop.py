@@ -2,7 +2,7 @@
 
 After the first window every job checks the newest bundle before it starts, and every lease is looked at every hour. All
 constants of `simulation.judge.impact` are here, except those of degrading nodes (`simulation.cloud.degradation`);
-docs/impact.md gives their sources.
+docs/simulation.md gives their sources.
 """
 
 from collections.abc import Callable, Mapping

@@ -7,7 +7,7 @@ it was a failure. Here every lease lasts until the study's end. Tenants journal 
 Guarantee. Data that differ in one unit's exit (its age, whether it was a death, or both) are (epsilon, delta)-
 indistinguishable to whoever sees leases, plan and release. An exit adds at most one to one cell of each table, so to
 put another in its place is two steps of the plan's neighbouring relation, out and in. A plan is therefore given half of
-the pure epsilon or of rho (`plan_epsilon`; proof sketch in docs/replays.md).
+the pure epsilon or of rho (`plan_epsilon`; proof sketch in docs/simulation.md).
 
 Not promised: places, the number of units, the study's length and the bands are public. Estimates assume that exits lie
 in the middle of a band on average, and that the odds of staying are a product over places.

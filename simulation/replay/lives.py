@@ -41,7 +41,7 @@ DELTA = 1e-8
 class DataError(PharoahError):
     """A data file is missing or is not what it should be."""
 
-    default_hint = "the file's columns and source are described in docs/replays.md"
+    default_hint = "the file's columns and source are described in docs/simulation.md"
 
 
 @dataclass(frozen=True)

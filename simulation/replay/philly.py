@@ -2,7 +2,7 @@
 
 Durations are the provider's knowledge; which of the jobs failed is the users'. Only failures by bucket and age band
 are released, and one job adds one count to one cell of one table. Where so little is asked of a unit, Laplace noise is
-several times smaller than Gaussian noise of the same epsilon (ADR 3), so that is what this plan uses.
+several times smaller than Gaussian noise of the same epsilon (docs/privacy.md), so that is what this plan uses.
 
 A curve is reported while at least 5% of its bucket are still under observation: beyond, one single job moves it by more
 than the tolerance, and no private answer can follow. The error over the full range is reported beside it.

@@ -1,4 +1,4 @@
-"""Verifies a claim about a lease offline: `python verify_claim.py CLAIM KEYS` (docs/claims.md). Exit code 1: refused.
+"""Verifies a claim about a lease offline: `python verify_claim.py CLAIM KEYS` (docs/check.md). Exit code 1: refused.
 
 KEYS is whom the verifier trusts (`pharoah-provider keys`). Proven is that the tenant who signed the claim holds the
 lease, since the provider granted it; that hints and ends are the provider's own words about it; and that what the

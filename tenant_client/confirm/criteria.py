@@ -15,7 +15,7 @@ speed), and the cut depends on the spread of the samples. The verdict is a test:
 - A criterion from few samples has a low floor: then the verdict is UNKNOWN.
 
 Not promised: a defect of more than half of the samples, and, if a machine is compared with its own earlier runs, one
-that was always slow. docs/confirm.md has the details.
+that was always slow. docs/check.md has the details.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Every name of Flower's that the tenant uses. An upgrade of Flower begins here: docs/adr/0024-the-house.md."""
+"""Every name of Flower's that the tenant uses. An upgrade of Flower begins here: CONTRIBUTING.md."""
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message

@@ -1,7 +1,7 @@
 """The journal's votes: pairs of nodes between which a collective of a lease was slow or hung, and who said so.
 
-A vote names nodes; what may leave of it are tokens of parts that the provider gave with the lease (docs/votes.md), in a
-noisy sum, and only under a plan that counts votes and a policy that lists `part`.
+A vote names nodes; what may leave of it are tokens of parts that the provider gave with the lease (docs/fabric.md), in
+a noisy sum, and only under a plan that counts votes and a policy that lists `part`.
 """
 
 from collections.abc import Mapping

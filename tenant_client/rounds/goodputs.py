@@ -4,7 +4,7 @@ A lease as a whole is measured against its own usual step and its checkpoints of
 window, one could change the bands of others, and noise of this plan hides one change of one cell. So attempts are cut
 to the window first: slices, starts and ends within it, and nothing else. An attempt that was watched to the end of the
 window still runs then; one whose slices end before is lost from its last checkpoint on. Steps are kept up to the slice
-in which the newest checkpoint of the window appeared: up to ten minutes too many. docs/expectations.md has the proof.
+in which the newest checkpoint of the window appeared: up to ten minutes too many. docs/fabric.md has the proof.
 Pure.
 """
 

@@ -4,7 +4,7 @@ A unit is a lease in a window of the plan's epoch. One of the same exact workloa
 same window on another context is watched; it is slow if its median step took at least `SLOW` times as long as in that
 one. The median of all own units elsewhere would be a steadier reference, and one unit could then turn the words about
 many others: no noise of this plan would hide that. Here each unit is the reference of one other at most, and of none of
-another window, which another round opens (docs/slow.md has the proof). Pure.
+another window, which another round opens (docs/fabric.md has the proof). Pure.
 """
 
 from collections import defaultdict

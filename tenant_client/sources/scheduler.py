@@ -94,7 +94,7 @@ def placement(environment: Mapping[str, str]) -> Placement:
 def gang_of(environment: Mapping[str, str]) -> Gang | None:
     """The pods that work together with this one, by what the downward API told it; None outside of a pod.
 
-    `JOBSET_UID` and `JOBSET_RESTART`, `JOB_UID` and `POD_UID` come from the pod's metadata (docs/kubernetes.md);
+    `JOBSET_UID` and `JOBSET_RESTART`, `JOB_UID` and `POD_UID` come from the pod's metadata (docs/clusters.md);
     `JOB_COMPLETION_INDEX` is set by Kubernetes itself, in pods of indexed Jobs.
     """
     if jobset := environment.get("JOBSET_UID"):

@@ -44,7 +44,7 @@ def admission(
 
     A pod with GPUs whose workload is known to fail in some contexts is kept from the nodes with their label. The
     workload is that of an earlier run of the same command, or of the lease in the annotation pharoah.dev/like. Fails
-    open: whatever is missing or broken lets the pod start as it is. See docs/kubernetes.md.
+    open: whatever is missing or broken lets the pod start as it is. See docs/clusters.md.
     """
     import signal
     import threading

@@ -80,7 +80,7 @@ def evidence(
     else:
         show(*(f"{'+' if row['shown'] else '-'} {row['number']:>6}  {row['fact']}" for row in rows))
     if out:
-        say(f"written: {short(out)}; verify with `python verify_claim.py {short(out)} KEYS` (docs/claims.md)")
+        say(f"written: {short(out)}; verify with `python verify_claim.py {short(out)} KEYS` (docs/check.md)")
     if refused:
         warn(f"a verifier would refuse it as yet: {refused}")
         raise typer.Exit(UNSEEN)

@@ -44,7 +44,7 @@ class GateObject(TypedDict):
 class NoLease(PharoahError):
     """The gate does not know which lease, or which workload, it stands before."""
 
-    default_hint = "pass --lease and --like, or take a lease key: docs/slurm.md"
+    default_hint = "pass --lease and --like, or take a lease key: docs/clusters.md"
 
 
 def gate(

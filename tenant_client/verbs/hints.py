@@ -37,9 +37,7 @@ def watch(
     *,
     latest: Latest = False,
     once: Annotated[bool, typer.Option("--once", help="Receive the hints that wait, and end.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object for each hint (see docs/reference/json.md).")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each hint.")] = False,
 ) -> None:
     """Receive the provider's hints about your leases: one line each, with one action. Hints are stored in the home.
 

@@ -21,7 +21,7 @@ def stragglers(
         Path,
         typer.Argument(
             click_type=InputFile(folders=True),
-            help="Operations of all ranks, one a row, as Parquet or CSV (columns: docs/stragglers.md); or the logs of"
+            help="Operations of all ranks, one a row, as Parquet or CSV (columns: docs/causes.md); or the logs of"
             " NCCL's Inspector, a folder or archive of one for each process.",
         ),
     ],

@@ -9,7 +9,7 @@
 - *One iteration.* Collectives are those of one whole iteration, found by marks in the trace, else by their period.
 - An NCCL log among the traces adds its version.
 
-Nothing leaves the tenant (`tenant_client.workload.descriptor`). docs/signatures.md has the measurements.
+Nothing leaves the tenant (`tenant_client.workload.descriptor`). docs/check.md says what it keeps.
 """
 
 from collections import Counter

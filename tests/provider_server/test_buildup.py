@@ -80,7 +80,7 @@ def test_the_table_names_summaries_that_telemetry_has() -> None:
 
 
 def test_the_page_shows_the_table_that_is_used() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "hazard.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "nodes.md").read_text(encoding="utf-8")
     rows = [f"| `{one.metric}` | {one.half_life_h:g} h | {one.unit:g} | {one.reason} |" for one in signals()]
     assert [row for row in rows if row not in page] == []
     assert page.count(" h | ") == len(rows)

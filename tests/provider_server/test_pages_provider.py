@@ -410,7 +410,7 @@ def test_parts_have_stable_keys(seen: Snapshot, shown: Shown) -> None:
 
 
 def test_the_vendored_charts_are_those_that_are_written_down() -> None:
-    written = (ROOT / "docs/dependencies.md").read_text(encoding="utf-8")
+    written = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     for name in ("uPlot.iife.min.js", "uPlot.min.css"):
         assert hashlib.sha256((STATIC / name).read_bytes()).hexdigest() in written
     (version,) = re.findall(r"\(v(\d+\.\d+\.\d+)\)", (STATIC / "uPlot.iife.min.js").read_text(encoding="utf-8"))

@@ -235,14 +235,14 @@ def test_files_as_people_have_them() -> None:
             "of the kind Event",
             "get nodes",
         ),
-        ("hello\n", "is text: it has no columns", "see docs/hazard.md"),
+        ("hello\n", "is text: it has no columns", "see docs/nodes.md"),
         ("PK\x03\x04 cut", "broken archive", ""),
         (
             "PK\x03\x04" + "\0" * 26 + "[Content_Types].xml\0\0xl/workbook.xml",
             "an Excel workbook; save",
             "node, start, end",
         ),
-        ('{"some": 1}', "nodes of Kubernetes or Slurm", "docs/hazard.md"),
+        ('{"some": 1}', "nodes of Kubernetes or Slurm", "docs/nodes.md"),
     ],
 )
 def test_a_form_that_tells_too_little_is_named(text: str, form: str, hint: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import tenant_client.cli
 
 ROOT = Path(__file__).resolve().parents[2]
 # Each module that holds a graph or an explanation, and who may import it: nothing that sends or makes messages. Votes
-# (docs/votes.md) take two things out of graphs. The provider's parts become keyed tokens of grants; the two nodes that
+# (docs/fabric.md) take two things out of graphs. The provider's parts become keyed tokens of grants; the two nodes that
 # an attempt of the tenant stalled between become a vote in its journal, and counts with noise are all that leaves.
 MAY_IMPORT = {
     "tenant_client.sources.nccl_topology": {

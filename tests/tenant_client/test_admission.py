@@ -462,7 +462,7 @@ def test_the_program_serves_until_it_is_stopped(home: Path) -> None:
 def certified_as_documented(home: Path) -> tuple[Certificate, str]:
     """The certificate that the command of the docs makes, and the name that it is for."""
     needs.program("openssl")
-    text = (ROOT / "docs/kubernetes.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/clusters.md").read_text(encoding="utf-8")
     (command,) = [line for line in text.splitlines() if line.startswith("openssl req")]
     subprocess.run(shlex.split(command), cwd=home, check=True, capture_output=True)
     return Certificate(home / "tls.crt", home / "tls.key"), command.rpartition("DNS:")[2]

@@ -51,7 +51,7 @@ class UnusableFile(PharoahError):
 
     default_hint = (
         "a file has a row for each sample, with the columns time_s (seconds since 1970), metric, value, and one for"
-        f" each label; {RANGE} also serves; see docs/telemetry.md"
+        f" each label; {RANGE} also serves; see docs/nodes.md"
     )
 
 

@@ -38,7 +38,7 @@ HEADER = re.compile(r"^\s*\[\[\s*([A-Za-z_]+)\s*\]\]")
 class InventoryError(PharoahError):
     """An inventory that cannot be read or contradicts itself."""
 
-    default_hint = "correct that line; docs/telemetry.md describes the tables"
+    default_hint = "correct that line; docs/nodes.md describes the tables"
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +75,7 @@ class NvLink(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Nic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A network card of a node, the switch and port that it is plugged into, and its rail; see docs/paths.md."""
+    """A network card of a node, the switch and port that it is plugged into, and its rail; see docs/fabric.md."""
 
     node: Name
     name: Name

@@ -1,4 +1,4 @@
-"""A recipe of data: which metrics are worth reading, and how often they need to be scraped. See docs/telemetry.md.
+"""A recipe of data: which metrics are worth reading, and how often they need to be scraped. See docs/nodes.md.
 
     version = 1
 

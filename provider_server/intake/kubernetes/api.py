@@ -36,7 +36,7 @@ Part = TypeVar("Part", bound=msgspec.Struct)
 class ApiRefused(PharoahError):
     """The Kubernetes API refused a request."""
 
-    default_hint = "check the role of the service account: what it may do with which kinds is in docs/kubernetes.md"
+    default_hint = "check the role of the service account: what it may do with which kinds is in docs/clusters.md"
 
 
 class VersionGone(Exception):
