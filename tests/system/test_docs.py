@@ -53,7 +53,7 @@ SIDES = ("crypto", "federation", "trustee", "tenant_client", "provider_server", 
 ARCHITECTURE = ROOT / "docs/architecture.md"
 
 LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
-FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+FENCED = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^ {4}\S.*$", re.MULTILINE)
 SPAN = re.compile(r"`([^`]+)`")
 TESTS = {
@@ -84,7 +84,7 @@ def blocks(document: Path) -> Iterator[str]:
     """Lines of code blocks."""
     text = document.read_text(encoding="utf-8")
     for fenced in FENCED.findall(text):
-        yield from fenced.splitlines()[1:-1]
+        yield from (line.strip() for line in fenced.splitlines()[1:-1])
     yield from (line.strip() for line in INDENTED.findall(FENCED.sub("", text)))
 
 
