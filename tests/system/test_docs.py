@@ -185,7 +185,7 @@ def test_every_page_is_in_the_site_and_there_are_few() -> None:
     assert len(written) <= PAGES_AT_MOST
 
 
-@pytest.mark.parametrize("file", sorted(NAMING), ids=str)
+@pytest.mark.parametrize("file", sorted({*NAMING, *(str(one.relative_to(ROOT)) for one in DOCUMENTS)}), ids=str)
 def test_pages_that_code_names_exist(file: str) -> None:
     for page, anchor in PAGE.findall((ROOT / file).read_text(encoding="utf-8")):
         target = ROOT / page

@@ -14,7 +14,10 @@ from tests import needs
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
 LONG = {name: [pytest.mark.nightly] for name in ("operator", "bad-link")}  # as tests/system/test_programs.py
-ALONE = {"operator-alone": "prometheus", "tenant-alone": None}  # a quarter of an hour, without a federation
+ALONE = {
+    "operator-alone": "prometheus",
+    "engineer": None,
+}  # a quarter of an hour, without a federation or with a small one
 LONGEST_S = 900.0
 BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 END = "--- end of block {} ---"
@@ -84,10 +87,8 @@ def run(script: str, tools: Path, folder: Path) -> str:
     return done.stdout
 
 
-def test_there_is_one_for_each_of_the_three_who_use_it_for_who_is_alone_and_for_a_bad_link() -> None:
-    assert [path.stem for path in TUTORIALS] == [
-        *("bad-link", "engineer", "operator-alone", "operator", "researcher", "tenant-alone")
-    ]
+def test_there_is_one_for_each_of_the_three_who_use_it_for_nodes_alone_and_for_a_bad_link() -> None:
+    assert [path.stem for path in TUTORIALS] == ["bad-link", "engineer", "operator-alone", "operator", "researcher"]
 
 
 def test_a_line_that_is_not_printed_is_noticed(tools: Path, tmp_path: Path) -> None:
