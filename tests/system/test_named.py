@@ -8,9 +8,12 @@ from pathlib import Path
 import click
 import msgspec
 import pytest
+from msgspec.structs import fields
 from typer.main import get_command
 
 from federation.protocol.causes import CAUSES
+from federation.protocol.change_rules import Rule
+from provider_server.analysis.buildup import signals
 from simulation.cloud.scenario import load
 from simulation.run.federation import TRUSTEES
 from tests.system.test_docs import ARCHITECTURE, DOCUMENTS, FENCED, INDENTED, PROGRAMS, README, ROOT, spans, table
@@ -21,7 +24,7 @@ LONE = re.compile(r"--[a-z][a-z-]+(?= |$)")
 SETTING = re.compile(r"^\[(\w+)\] (\w+)(?= =|$)")
 FOREIGN = {"--exclude", "--order-seed"}  # of sbatch and pytest
 CHECK = ROOT / "docs/check.md"
-WORDS = dict(zip(("two", "three", "four", "five", "six", "seven", "eight", "nine"), range(2, 10), strict=True))
+WORDS = {"three": 3, "four": 4, "five": 5, "six": 6, "eight": 8, "ten": 10, "twenty": 20}
 
 
 def ends(words: tuple[str, ...], command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -135,6 +138,8 @@ def test_numbers_in_pages_are_those_of_the_program() -> None:
     verifier = (ROOT / "tenant_client/claims/verify_claim.py").read_text(encoding="utf-8")
     assert said(CHECK, r"\| (\w+) jobs that fail behind") == len(failures)
     assert said(CHECK, r"offline with \[(\w+) lines\]") >= len(verifier.splitlines())
+    assert said(ROOT / "docs/nodes.md", r"Levels are made of (\w+) metrics") == len(signals())
+    assert said(ROOT / "docs/causes.md", r"There are (\w+): \| term") == len(fields(Rule)) - 1  # the other is its name
     for page in ("start", "architecture", "tutorials/engineer"):
         assert said(ROOT / f"docs/{page}.md", r"(\d+) reasons\b") == len(CAUSES)
 

@@ -14,10 +14,7 @@ from tests import needs
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.md"))
 LONG = {name: [pytest.mark.nightly] for name in ("operator", "bad-link")}  # as tests/system/test_programs.py
-ALONE = {
-    "operator-alone": "prometheus",
-    "engineer": None,
-}  # a quarter of an hour, without a federation or with a small one
+ALONE = {"operator-alone": "prometheus", "engineer": None}  # a quarter of an hour
 LONGEST_S = 900.0
 BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 END = "--- end of block {} ---"
