@@ -14,7 +14,7 @@ from typer.main import get_command
 from federation.protocol.causes import CAUSES
 from federation.protocol.change_rules import Rule
 from provider_server.analysis.buildup import signals
-from simulation.cloud.scenario import load
+from simulation.cloud.scenario import load, names
 from simulation.run.federation import TRUSTEES
 from tests.system.test_docs import ARCHITECTURE, DOCUMENTS, FENCED, INDENTED, PROGRAMS, README, ROOT, spans, table
 from tests.system.test_operate import FILES
@@ -131,6 +131,12 @@ def test_readme_counts_the_programs_and_what_its_commands_play() -> None:
     federation = {one.name: one.default for one in VERBS[("pharoah-sim", "federation")].params}
     assert said(README, r"a provider, (\w+) trustees and \w+ tenants as programs") == federation["trustees"]
     assert said(README, r"trustees and (\w+) tenants as programs") == federation["tenants"]
+
+
+def test_the_page_of_the_simulation_counts_the_tenants_of_each_scenario() -> None:
+    text = " ".join((ROOT / "docs/simulation.md").read_text(encoding="utf-8").partition("### Keys")[0].split())
+    counted = {name: int(n.replace(",", "")) for name, n in re.findall(r"`(\w+)` \([^)]*?([\d,]+) tenants", text)}
+    assert counted == {name: load(name).tenants for name in names()}
 
 
 def test_numbers_in_pages_are_those_of_the_program() -> None:
