@@ -63,6 +63,7 @@ TESTS = {
 }
 TESTS |= {file.stem for file in ROOT.glob("tests/**/test_*.py")}
 NAMED = re.compile(r"\[`(?![\w.]+\.py`)([\w.]+)`\]\(([^)\s]+\.py)\)")  # a name in a file of ours, as a link to it
+FILE = re.compile(r"\[`([\w./-]+\.(?:py|toml))`\]\(([^)\s#]+)\)")  # a file by its name, as a link to it
 TEST_FILE = re.compile(r"tests/[\w/]+\.py")
 PAGE = re.compile(r"(?<![\w/])(docs/(?:tutorials/|adr/)?[a-z0-9-]+\.md)(#[\w-]+)?")
 NAMING = {
@@ -200,6 +201,12 @@ def test_pages_that_code_names_exist(file: str) -> None:
 def test_what_is_named_stands_in_the_file_that_is_linked(document: Path) -> None:
     for name, file in NAMED.findall(document.read_text(encoding="utf-8")):
         assert name in defined(document.parent / file), f"{document.name}: {name} is not in {file}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_a_file_that_is_named_is_the_one_that_is_linked(document: Path) -> None:
+    for name, target in FILE.findall(document.read_text(encoding="utf-8")):
+        assert Path(name).name == Path(target).name, f"{document.name} calls {target} {name}"
 
 
 def test_the_walks_name_functions_and_a_wrong_one_is_noticed() -> None:
