@@ -4,6 +4,7 @@ Each cell (`simulation.bench.field_cells`) is a cloud of its own kind, at epsilo
 the visible share of failures that it names, learnt by the provider's own learner as in `simulation.bench.learning`.
 Means over seeds, counts of all seeds together.
 
+`oracle_precision`           the average precision of an oracle that sees the same releases (`simulation.bench.oracle`)
 `worse_true`, `worse_false`  planted and other pairs that are called worse
 `confounded_true`            planted pairs that are called confounded
 `planted`                    how many pairs are planted
@@ -33,13 +34,16 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.noise import NoiseSampler
+from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.analysis.mismatch import WORSE_FROM
 from provider_server.fleet.own_failures import OwnFailure, OwnRecord
 from provider_server.learning.findings import Findings, learn
+from provider_server.rounds.release import Release
 from simulation.bench import attendance, learning
 from simulation.bench.decisions import Decision, Reliability, decisions, reliability
 from simulation.bench.field_cells import CORNERS, EVERY, Cell
 from simulation.bench.learning import Year
+from simulation.bench.oracle import log_likelihood_ratios
 from simulation.bench.versions_found import VersionsFound, found_versions, together
 from simulation.cloud.profiles import Floats
 from simulation.cloud.visibility import visible
@@ -62,7 +66,10 @@ class Readers(StrEnum):
 
 
 class FieldRow(msgspec.Struct, frozen=True):
-    """One cell; AUROC and average precision are absent where nothing is planted, epsilon where there is no noise."""
+    """One cell; AUROC and average precision are absent where nothing is planted, epsilon where there is no noise.
+
+    The oracle is absent where it would have to know more than rates and noise.
+    """
 
     name: str
     epsilon: float | None
@@ -70,6 +77,7 @@ class FieldRow(msgspec.Struct, frozen=True):
     readers: str
     auroc: float | None
     average_precision: float | None
+    oracle_precision: float | None
     planted: int
     worse_true: int
     worse_false: int
@@ -93,13 +101,14 @@ class FieldRows(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Seen:
-    """One cloud's findings beside its truth; scores are None where nothing is planted.
+    """One cloud's findings beside its truth; scores are None where nothing is planted, `oracle` where there is none.
 
     Of all pairs are their probabilities, `said`, whether they are `planted`, or `worse` than `WORSE_FROM`, whether
     their intervals `covered` the truth, and the `widths` of these.
     """
 
     scores: tuple[float, float] | None
+    oracle: float | None
     worse_true: int
     worse_false: int
     confounded_true: int
@@ -148,6 +157,7 @@ def lines(rows: FieldRows) -> Iterator[str]:
     """The rows for a person."""
     for row in rows.rows:
         scores = "" if row.auroc is None else f"AUROC {row.auroc:.3f}, AP {row.average_precision:.3f}, "
+        scores += "" if row.oracle_precision is None else f"an oracle's {row.oracle_precision:.3f}, "
         found = f"worse {row.worse_true} true and {row.worse_false} false, confounded {row.confounded_true}"
         held = "" if row.coverage_planted is None else f"planted {row.coverage_planted:.0%}, "
         intervals = f"intervals hold {held}others {row.coverage_others:.0%}, hazards {row.coverage_hazards:.0%}"
@@ -169,6 +179,7 @@ def _row(name: str, seen: Sequence[Seen]) -> FieldRow:
         Readers.of(cell),
         float(np.mean([auroc for auroc, _ in scores])) if scores else None,
         float(np.mean([precision for _, precision in scores])) if scores else None,
+        float(np.mean(foreseen)) if (foreseen := [one.oracle for one in seen if one.oracle is not None]) else None,
         int(planted.sum()),
         sum(one.worse_true for one in seen),
         sum(one.worse_false for one in seen),
@@ -192,17 +203,27 @@ def _of_year(shared: tuple[NoiseSampler, bool], work: tuple[tuple[str, ...], int
     if not names:
         return []
     year = learning.live(EVERY[names[0]]().played(quick=quick), seed)
-    return [(name, _judged(year, _found(year, EVERY[name](), seed, sampler))) for name in names]
+    found = []
+    for name in names:
+        cell = EVERY[name]()
+        made = _released(year, cell, seed, sampler)
+        found.append((name, _judged(year, cell, made, _learnt(year, cell, made, seed))))
+    return found
 
 
-def _found(year: Year, cell: Cell, seed: int, sampler: NoiseSampler) -> Findings:
-    """What is learnt of a year where tenants answer, tell and are seen as the cell says."""
+def _released(year: Year, cell: Cell, seed: int, sampler: NoiseSampler) -> list[Release]:
+    """What is released of a year where tenants answer and tell as the cell says, as long as it is looked at."""
     telling = cell.telling(seed)
     if cell.answering < 1.0:
         failures = attendance.failures_of(year, telling or learning.as_it_was)
         made = attendance.releases(year, failures, attendance.present(year, cell.answering, seed), sampler)
     else:
         made = learning.releases(learning.retold(year, telling) if telling else year, cell.epsilon, sampler)
+    return [one for one in made if cell.weeks is None or one.plan.end_hour <= cell.weeks * HOURS_PER_WEEK]
+
+
+def _learnt(year: Year, cell: Cell, made: Sequence[Release], seed: int) -> Findings:
+    """What is learnt of that, and of what the provider sees as the cell says."""
     own = OwnRecord.of(own_failures(year, cell, seed)) if Readers.of(cell) is Readers.OPERATORS else None
     features = learning.features(year.cloud.scenario) if cell.shared else None
     return learn(made, year.leases, own, features)
@@ -215,11 +236,13 @@ def own_failures(year: Year, cell: Cell, seed: int) -> list[OwnFailure]:
     if cell.unevenly_visible:
         more = np.where(np.arange(cloud.scenario.workloads) % TWICE == 0, 2.0, 1.0)
     rows = np.flatnonzero(visible(cloud, cell.visible, np.random.default_rng((seed, 2)), more))
+    if cell.weeks is not None:
+        rows = rows[cloud.failures.at_h[rows] < cell.weeks * HOURS_PER_WEEK]
     of, at_h = cloud.failures.lease[rows].tolist(), cloud.failures.at_h[rows].tolist()
     return [OwnFailure(year.leases[row].lease, hour) for row, hour in zip(of, at_h, strict=True)]
 
 
-def _judged(year: Year, findings: Findings) -> Seen:
+def _judged(year: Year, cell: Cell, made: Sequence[Release], findings: Findings) -> Seen:
     known = list(learning.numbered(year, findings, 0))
     pairs, planted = [pair for pair, _ in known], np.array([one in year.cloud.mismatched for _, one in known])
     said = np.array([pair.probability_worse for pair in pairs])
@@ -231,8 +254,13 @@ def _judged(year: Year, findings: Findings) -> Seen:
     scores = None
     if planted.any():
         scores = float(roc_auc_score(planted, said)), float(average_precision_score(planted, said))
+    oracle = None
+    if planted.any() and cell.is_foreseen:
+        ratios = log_likelihood_ratios(year, made, [one for _, one in known])
+        oracle = float(average_precision_score(planted, ratios))
     return Seen(
         scores,
+        oracle,
         int(planted[worse].sum()),
         int((~planted[worse]).sum()),
         int(planted[confounded].sum()),

@@ -3,7 +3,7 @@
 Every cloud has the windows that provider.toml has as shipped. Corners change seven factors at once, by the
 design of Plackett and Burman (1946) in 12 runs: each factor is changed in six of them, each two together in three.
 Sizes are clouds with failures as rare as Meta reports, at several epsilons. Priced cells are what optional marginals
-leave of an epsilon of 1, such as votes.
+leave of an epsilon of 1, such as votes. Early cells are looked at before the year is over.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,9 +33,10 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0, None)
 class Cell:
     """A kind of cloud: what its scenario changes, who answers and tells what, how much is seen, at which epsilon.
 
-    With `half_twice`, every other tenant misreports twice as much as the others; with `poor_logs`, most reasons are
-    unknown of one workload; with `unevenly_visible`, every third workload is seen twice as often. Pairs borrow
-    from others that may share their defect, unless not `shared`.
+    It is looked at after a year, or after the rounds of so many `weeks`. With `half_twice`, every other tenant
+    misreports twice as much as the others; with `poor_logs`, most reasons are unknown of one workload; with
+    `unevenly_visible`, every third workload is seen twice as often. Pairs borrow from others that may share their
+    defect, unless not `shared`.
     """
 
     changes: Mapping[str, object]
@@ -49,11 +50,19 @@ class Cell:
     poor_logs: bool = False
     unevenly_visible: bool = False
     shared: bool = True
+    weeks: int | None = None
 
     def played(self, *, quick: bool) -> Scenario:
         """Its scenario, small if `quick`."""
         changed = msgspec.structs.replace(load(self.scenario), windows=PlanTable().windows, **self.changes)
         return learning.small(changed) if quick else changed
+
+    @property
+    def is_foreseen(self) -> bool:
+        """Whether releases tell all there is, and whoever knows rates and noise knows how they come about."""
+        frail = "lease_frailty" in self.changes or "mismatch_blocks" in self.changes
+        misled = bool(self.misreported or self.careless or self.poor_logs)
+        return self.visible == 0.0 and self.epsilon is not None and self.answering == 1.0 and not (frail or misled)
 
     def telling(self, seed: int) -> Telling | None:
         """What a tenant writes down as the reason of a failure; None where each knows it."""
@@ -95,6 +104,7 @@ CELLS: Mapping[str, Callable[[], Cell]] = MappingProxyType(
         "frailty": lambda: Cell(FRAIL),
         "rate_20": lambda: Cell(_at_rate("standard", UNCOMMON)),
         "rate_6_5": lambda: Cell(_at_rate("standard", RARE)),
+        "rate_6_5_visible_0": lambda: Cell(_at_rate("standard", RARE), visible=0.0),
         "attendance_60": lambda: Cell({}, answering=FEW_ANSWER),
         "misreported_20": lambda: Cell({}, epsilon=None, misreported=MISREPORTED),
         "misreported_by_tenant": lambda: Cell({}, epsilon=None, misreported=SELDOM, half_twice=True),
@@ -177,4 +187,17 @@ PRICED: Mapping[str, Callable[[], Cell]] = MappingProxyType(
         for percent in (10, 20, 50)
     }
 )
-EVERY: Mapping[str, Callable[[], Cell]] = MappingProxyType({**CELLS, **CORNERS, **SIZED, **PRICED})
+
+
+def _early(name: str, weeks: int) -> Cell:
+    return replace(CELLS[name](), weeks=weeks)
+
+
+EARLY: Mapping[str, Callable[[], Cell]] = MappingProxyType(
+    {
+        f"{name}_week_{weeks}": partial(_early, name, weeks)
+        for name in ("standard", "visible_0", "regional", "regional_visible_0")
+        for weeks in PlanTable().windows[:-1]
+    }
+)
+EVERY: Mapping[str, Callable[[], Cell]] = MappingProxyType({**CELLS, **CORNERS, **SIZED, **PRICED, **EARLY})

@@ -8,7 +8,7 @@ from federation.protocol.causes import CAUSES, Domain
 from provider_server.analysis import mismatch
 from provider_server.learning import verdicts, witness
 from simulation.bench.attendance import InsecureRepeatable
-from simulation.bench.field import Readers, _found
+from simulation.bench.field import Readers, _learnt, _released
 from simulation.bench.field_cells import CELLS, CORNERS, EVERY, MISREPORTED, RARE
 from simulation.bench.learning import live, retold, small, true_rates
 from simulation.cli import app
@@ -111,7 +111,7 @@ def test_what_is_assumed_is_not_what_is_planted() -> None:
 def test_pairs_expect_as_many_failures_as_there_were_and_rates_those_that_were_filed_elsewhere_too() -> None:
     cell = EVERY["misreported_20"]()
     year = live(cell.played(quick=True), 1)
-    found = _found(year, cell, 1, InsecureRepeatable(bytes(16)))
+    found = _learnt(year, cell, _released(year, cell, 1, InsecureRepeatable(bytes(16))), 1)
     own = np.array([cause.domain is Domain.INFRASTRUCTURE for cause in CAUSES.values()])
     failed = own[year.cloud.failures.reason].sum()
     told = sum(pair.expected_failures * pair.risk_ratio for pair in found.pairs)
