@@ -4,7 +4,10 @@ import ast
 import importlib
 import inspect
 import logging
+import os
 import re
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +24,7 @@ from flwr.common.constant import ErrorCode
 from flwr.proto import message_pb2
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given, strategies as st
+from packaging.version import Version
 
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PharoahError
 from federation.protocol.queries import BLOB, RECORD, Fault, Query, unwrap, wrap
@@ -605,10 +609,40 @@ def flower(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+def pinned() -> str:
+    """The version in pyproject.toml."""
+    (found,) = re.findall(r'"flwr==([^"]+)"', (REPOSITORY / "pyproject.toml").read_text())
+    return str(found)
+
+
 def test_flower_is_the_version_that_is_pinned() -> None:
-    pinned = re.search(r'"flwr==([^"]+)"', (REPOSITORY / "pyproject.toml").read_text())
-    assert pinned is not None
-    assert version("flwr") == pinned[1]
+    assert version("flwr") == pinned()
+
+
+@pytest.mark.nightly
+def test_the_newest_flower_still_has_what_is_assumed(tmp_path: Path) -> None:
+    """The tests of this file under the registry's newest version, without those of its requirements that are new."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    fetch = [*pip, "download", "--quiet", "--retries=0", "--timeout=20", "--no-deps", "--dest", str(tmp_path), "flwr"]
+    if subprocess.run(fetch, check=False, capture_output=True).returncode:
+        pytest.skip("pip reaches no package registry here, so whether a newer Flower is out is not known")
+    (wheel,) = tmp_path.glob("flwr-*.whl")
+    newest = wheel.name.split("-")[1]
+    if Version(newest) <= Version(pinned()):
+        return
+    newer = tmp_path / "newer"
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--target", str(newer), str(wheel)], check=True)
+    paths = os.pathsep.join([str(newer), str(REPOSITORY)])
+    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not is_the_version", __file__]
+    done = subprocess.run(
+        [sys.executable, *tests],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"Flower {newest} is out, and does not do: {done.stdout[-4000:]}"
 
 
 @pytest.mark.parametrize("side", ["provider_server", "tenant_client"])
