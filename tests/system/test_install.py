@@ -82,6 +82,46 @@ def test_a_verb_of_the_core_loads_nothing_of_an_extra(words: list[str], code: in
     assert packages & EXTRAS_ONLY == set()
 
 
+PAGE = """
+import sys
+from http.cookiejar import CookieJar
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import HTTPCookieProcessor, build_opener
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[2:]:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Absent())
+from tenant_client.pages.serving import listening
+
+with listening(Path(sys.argv[1]), "127.0.0.1", 0) as address:
+    browser = build_opener(HTTPCookieProcessor(CookieJar()))
+    root = address.partition("?")[0]
+    for page in (address, *(root + name for name in ("attempts", "expectations", "paths", "sent"))):
+        print(browser.open(page).read().decode())
+    try:
+        browser.open(root + "sent/" + "0" * 64)
+    except HTTPError as refused:
+        print(refused.code, refused.read().decode())
+"""
+
+
+@pytest.mark.nightly
+def test_the_page_works_without_what_a_federation_needs(tmp_path: Path) -> None:
+    absent = EXTRAS_ONLY - {"fastapi", "jinja2", "starlette", "uvicorn"}
+    tenant = [sys.executable, "-m", "tenant_client", "run", "--home", str(tmp_path), "--", "sh", "-c", "exit 3"]
+    assert subprocess.run(tenant, cwd=ROOT, check=False).returncode == 3
+    command = [sys.executable, "-c", PAGE, str(tmp_path), *absent]
+    shown = subprocess.check_output(command, cwd=ROOT, text=True)
+    assert "No checks, budget or sent data without a federation: the module cryptography is not installed" in shown
+    assert "1 attempt" in shown
+    assert "503 " in shown
+    assert "pip install &#39;pharoah[federation]&#39;" in shown
+
+
 def test_the_core_asks_for_little_and_pins_nothing() -> None:
     assert len(PROJECT["dependencies"]) <= 8
     assert not [one for one in PROJECT["dependencies"] if "==" in one]
@@ -167,7 +207,7 @@ def test_a_clean_environment_runs_a_job_and_says_why_it_failed(core: Path, tmp_p
     [
         ("pharoah-tenant enrol", "federation"),
         ("pharoah-tenant confirm memory", "federation"),
-        ("pharoah-tenant page", "federation"),
+        ("pharoah-tenant page", "page"),
         ("pharoah-trustee init --address localhost:7100", "trustee"),
     ],
 )
