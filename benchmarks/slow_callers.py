@@ -26,8 +26,8 @@ import httpx
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.node_pb2 import Node
 
+from federation.transport.flower_wire import FLEET
 from provider_server.network.connections import DEFAULT_LIMITS
-from provider_server.network.listeners import FLEET
 from provider_server.network.superlink import SuperLink
 from tenant_client.network.flower_node import NodeKey, make_node_key
 from tests.support.slow_callers import WAYS, holding

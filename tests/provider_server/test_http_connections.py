@@ -19,8 +19,9 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.proto.node_pb2 import Node
 
+from federation.transport.flower_wire import FLEET
 from provider_server.network.connections import ConnectionLimits, Share, Stage
-from provider_server.network.listeners import FLEET, PUSH_OBJECT
+from provider_server.network.listeners import PUSH_OBJECT
 from provider_server.network.superlink import SuperLink
 from tenant_client.network.flower_node import NodeKey, make_node_key
 from tests.support.changing import replace
