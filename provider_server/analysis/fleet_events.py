@@ -1,6 +1,6 @@
 """Hazards of build-up levels from the fleet's own events: no tenant data, so no privacy budget is spent.
 
-    levels (buildup) ───┬─ hours_at_risk ─┬─ exposure_and_events ─ fit_levels ─▶ rates, ratios ─ probability_of_failure
+    levels (buildup) ───┬─ hours_at_risk ─┬─ exposure_and_events ─ fit_levels ─▶ rates, ratios
     events (summaries) ─┘                 └─ fleet_curves ─▶ Kaplan–Meier, Nelson–Aalen, Cox, by lifelines
 
 A failure is a hardware error, or a node that falls silent. An hour is at risk if the node reported in the hour before
@@ -10,11 +10,10 @@ level.
 
 Guarantees. Every failure that counts lies in an hour at risk, which counts as a whole. The fit is the Poisson maximum
 likelihood with time-varying levels (`analysis.hazard`), drawn together by `prior_sd`; counts are exact, so intervals
-hold sampling alone. `probability_of_failure` is exact for nodes that drift independently, as an hourly Markov chain.
+hold sampling alone.
 
 Not promised: that silence is a failure. If more than `MOST_AT_ONCE` of the nodes at risk (and at least two) fall silent
 in one hour, it is taken for network, monitoring or maintenance and left out; other planned restarts must be named.
-Levels are only approximately Markov.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from types import MappingProxyType
 import numpy as np
 import polars as pl
 
-from federation.protocol.life_table import Dimension, Floats, LifeTable
+from federation.protocol.life_table import Dimension, LifeTable
 from provider_server.analysis.buildup import LEVELS, SILENT, UNKNOWN
 from provider_server.analysis.fleet_hours import FleetHours
 from provider_server.analysis.hazard import Cells, Estimate, HazardFit, Model, fit_hazard, predict_levels
@@ -184,14 +183,6 @@ def hour_of_week() -> Bands:
     return Bands("season", ("weekday night", "weekday day", "weekend"), position)
 
 
-def node_age(first_hour: Mapping[str, int], edges_days: Sequence[float]) -> Bands:
-    """Ages of nodes since `first_hour`, in bands between `edges_days` (ascending, without 0 and the end)."""
-    edges = [0.0, *edges_days]
-    names = [f"{low:g}-{high:g} d" for low, high in pairwise(edges)] + [f"{edges[-1]:g}+ d"]
-    days = (pl.col("hour") - pl.col("node").replace_strict(dict(first_hour), return_dtype=pl.Int64)) / 24.0
-    return Bands("age", tuple(names), pl.sum_horizontal((days >= edge).cast(pl.Int64) for edge in edges_days))
-
-
 def since_repair(
     nodes: Iterable[str], end_hour: int, back_h: Mapping[str, Sequence[int]], edges_h: Sequence[float]
 ) -> Bands | None:
@@ -276,16 +267,3 @@ def fit_levels(table: LifeTable, prior_sd: float = PRIOR_SD) -> LevelFit:
     shaped = Estimate(rates.value.reshape(shape), rates.log_sd.reshape(shape))
     by_level = predict_levels(fit, everywhere, "level")
     return LevelFit(fit, table.levels("context"), shaped, by_level, fit.ratios("level")[1])
-
-
-def probability_of_failure(rates: Floats, transitions: Floats, level: int, nodes: int, hours: float) -> float:
-    """Probability that one of `nodes`, all at `level` now, fails within `hours`.
-
-    `rates` (LEVELS,) are per node-hour; `transitions` (LEVELS, LEVELS) are hourly, rows sum to 1 (`level_transitions`).
-    A node spends an hour at its level, then moves. For nodes at several levels multiply what survives.
-    """
-    whole = int(hours)
-    hour = np.exp(-rates)[:, None] * transitions
-    rest = np.exp(-rates * (hours - whole))
-    alive = float((np.linalg.matrix_power(hour, whole) @ rest)[level])
-    return float(-np.expm1(nodes * np.log(alive)))

@@ -5,19 +5,17 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from federation.runtime.console import Force, InputFile, check_new
+from federation.runtime.console import InputFile
 from federation.runtime.visible import counted_as
 from provider_server.verbs.console import AsRows, Database, Home, failing, nothing_yet, print_rows, required
-from provider_server.verbs.telemetry import Out, save_pictures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from provider_server.fleet.leases import Lease
     from provider_server.learning.findings import Findings
     from provider_server.learning.new_contexts import NewContext
-    from provider_server.learning.publication_gate import Outlook
     from provider_server.learning.publisher import Publisher
     from provider_server.reporting.findings_text import LearntRow
     from provider_server.rounds.provider import Provider
@@ -36,11 +34,9 @@ SEED = 0  # assigns strata to training and test sets: the same benchmark jobs gi
 def learn(
     home: Home = None,
     database: Database = None,
-    out: Out = None,
     benchmarks: Benchmarks = None,
     *,
     as_tenants: AsTenants = False,
-    force: Force = False,
     as_json: AsRows = False,
 ) -> None:
     """Analyse all releases, and show how well earlier bundles predicted. Publishes nothing.
@@ -54,9 +50,6 @@ def learn(
         findings, newcomers = _benchmarked(required(home), provider, learnt, releases, benchmarks)
         review, outlook = publisher.review(releases), publisher.outlook(releases)
         names = _names(required(home), provider, releases[-1])
-    if out:
-        with failing():
-            _write_page(out, findings, outlook, releases, names, as_tenants=as_tenants, force=force)
     row: LearntRow = {
         "readers": "tenants" if as_tenants else "operators",
         "releases": len(releases),
@@ -130,26 +123,6 @@ def _names(home: Path, provider: "Provider", newest: "Release") -> "dict[str, st
             tokens = provider.context_labels(newest.plan.start_hour, label, level)
             names |= {tokens["context"]: label, tokens["context_level"]: f"{label}, level {level}"}
     return names
-
-
-def _write_page(
-    out: Path,
-    findings: "Findings",
-    outlook: "Outlook",
-    releases: "Sequence[Release]",
-    names: "Mapping[str, str]",
-    *,
-    as_tenants: bool,
-    force: bool,
-) -> None:
-    from provider_server.reporting.findings_report import page_of
-    from provider_server.reporting.html import render
-
-    page = page_of(findings, outlook, releases, names, for_operators=not as_tenants)
-    check_new(out / "findings.html", force=force)
-    figures = {section.heading.lower().replace(" ", "-"): section.figure for section in page.sections}
-    save_pictures(figures, out, force=force)
-    (out / "findings.html").write_text(render(page), encoding="utf-8")
 
 
 def explain(

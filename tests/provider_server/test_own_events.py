@@ -19,8 +19,6 @@ from provider_server.analysis.fleet_events import (
     fit_levels,
     hour_of_week,
     hours_at_risk,
-    node_age,
-    probability_of_failure,
     silent_together,
     since_repair,
 )
@@ -172,14 +170,6 @@ def test_seasons_are_those_of_the_calendar() -> None:
         when = datetime.fromtimestamp(hour * HOUR_S, tz=UTC)
         day = "weekday day" if 8 <= when.hour < 20 else "weekday night"
         assert bands.levels[found] == ("weekend" if when.weekday() >= 5 else day)
-
-
-def test_ages_are_bands_of_their_own() -> None:
-    path = levels({"old": [0] * 49, "new": [0] * 49})
-    bands = node_age({"old": MONDAY - 240, "new": MONDAY}, [1.0, 10.5])
-    table = exposure_and_events(hours_at_risk(path, events()), {"old": 0, "new": 1}, bands)
-    assert table.levels("age") == ("0-1 d", "1-10.5 d", "10.5+ d")
-    assert table.marginal("context", "age").exposure_node_hours.tolist() == [[0, 11, 37], [23, 25, 0]]
 
 
 def test_a_node_without_a_context_is_an_error() -> None:
@@ -345,34 +335,3 @@ def test_left_truncated_curves_find_the_rate_although_nodes_come_late() -> None:
     lives = episodes(hours_at_risk(path, found))
     hazard = nelson_aalen(lives)
     assert hazard.value[-1] == pytest.approx(1e-3 * hazard.times[-1], rel=0.2)
-
-
-# ---- a lease -------------------------------------------------------------------------------------------------------
-
-
-def test_a_level_that_stays_is_the_exponential_law() -> None:
-    for level in range(LEVELS):
-        found = probability_of_failure(RATES, np.eye(LEVELS), level, 16, 36.5)
-        assert found == pytest.approx(-np.expm1(-16 * RATES[level] * 36.5), rel=1e-9)
-
-
-def test_drift_is_what_a_simulation_shows() -> None:
-    rng, runs, hours = np.random.default_rng(5), 40_000, 48
-    path = np.full(runs, 1)
-    risk, steps = np.zeros(runs), np.cumsum(STAY, axis=1)
-    for _hour in range(hours):
-        risk += RATES[path]
-        path = (rng.random((runs, 1)) > steps[path]).sum(axis=1)
-    alone = np.mean(rng.random(runs) < -np.expm1(-risk))
-    found = probability_of_failure(RATES, STAY, 1, 1, hours)
-    assert alone == pytest.approx(found, abs=4 * np.sqrt(found / runs))
-    assert abs(-np.expm1(-RATES[1] * hours) - found) > 4 * np.sqrt(found / runs)  # as if it stayed: rejected
-    assert probability_of_failure(RATES, STAY, 1, 8, hours) == pytest.approx(1 - (1 - found) ** 8)
-
-
-def test_longer_more_and_worse_is_never_safer() -> None:
-    hours = [probability_of_failure(RATES, STAY, 1, 4, hours) for hours in np.arange(0.0, 30.0, 0.25)]
-    assert hours[0] == 0.0
-    assert (np.diff(hours) > 0).all()
-    by_level = [probability_of_failure(RATES, STAY, level, 4, 24.0) for level in range(LEVELS)]
-    assert (np.diff(by_level) > 0).all()
