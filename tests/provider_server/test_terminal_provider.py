@@ -120,7 +120,6 @@ def test_files_that_are_none_obey_nothing(tmp_path: Path) -> None:
     file.write_bytes(HOSTILE.encode())
     for words in (["enrol", file, "--out", file], ["lease", file], ["learn", "--benchmarks", file], ["serve"]):
         assert calm(*words, "--home", tmp_path, code=2).stderr
-    calm("restore", file, "--home", tmp_path, code=2)
     calm("release", HOSTILE, "--home", tmp_path / "missing", code=2)
 
 
