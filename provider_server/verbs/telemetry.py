@@ -226,9 +226,8 @@ def hazard(
         asked = outages.Asked(start, end, inventory, nodes, kind or (), jobs)
         outages.show(events, asked, required(home) if keep else None, as_json=as_json)
         return
-    from provider_server.analysis.fleet_curves import gather, own_hazards
-    from provider_server.analysis.fleet_events import since_repair
-    from provider_server.learning import hardware, on_probation
+    from provider_server.analysis.fleet_events import fit_levels, gather
+    from provider_server.learning import hardware
     from provider_server.reporting.hazard_text import hazard_lines, hazard_row, numbers
 
     place = required(home)
@@ -236,15 +235,12 @@ def hazard(
         feed, kept = open_feed(place, file or (), inventory, start, end, in_order=in_order), hardware.load(place)
         seen = with_levels(feed, kept, hardware.load_repairs(place))
     say_quality(seen.quality, seen.doubts)
-    known, first, names = kept.contexts if kept else None, feed.window.start_hour, seen.hours.nodes
-    probation = on_probation.load(place)
-    repaired = since_repair(names, feed.window.end_hour, probation.back_h, probation.model.edges_h)
-    gathered = gather(seen.at_risk(first), numbers(names, known), repaired)
+    known, first = kept.contexts if kept else None, feed.window.start_hour
+    gathered = gather(seen.at_risk(first), numbers(seen.hours.nodes, known))
     if not gathered.failures:
         raise nothing_yet(_without_failure(gathered.node_hours, seen))
-    found = own_hazards(gathered)
     quality: TelemetryRow = {"quality": seen.quality.row(), "doubts": dict(seen.doubts)}
-    row: HazardRow = {**hazard_row(found, seen.hours.since(first), known), **quality}
+    row: HazardRow = {**hazard_row(gathered, fit_levels(gathered.table), seen.hours.since(first), known), **quality}
     row["left_out"] += [told] if (told := _unseen(seen)) else []
     if not as_json:
         say(*(f"left out: {text}" for text in row["left_out"]))
