@@ -21,7 +21,6 @@ from provider_server.fleet.leases import Lease
 from provider_server.fleet.own_failures import OwnRecord
 from provider_server.learning import findings as learning, publication_gate
 from provider_server.learning.bundle import charges, compose
-from provider_server.learning.factors import add_factors
 from provider_server.learning.findings import Findings
 from provider_server.learning.links import Names, agreed, renamed
 from provider_server.learning.operators_set import OperatorsSet, as_operators_see, opened
@@ -97,8 +96,7 @@ class Publisher:
         charged = charges(told_before, releases[-1].plan)
         releases, leases = renamed(releases, self._leases(releases), self._names(releases))
         findings = self._findings(releases, leases, record)
-        findings = dataclasses.replace(findings, pairs=tuple(within_budget(findings.pairs, charged)))
-        return add_factors(findings, releases, leases)
+        return dataclasses.replace(findings, pairs=tuple(within_budget(findings.pairs, charged)))
 
     def review(self, releases: Sequence[Release]) -> Comparison | None:
         """Compares how the learner and the bundle in force predict the newest window; None where they cannot be."""

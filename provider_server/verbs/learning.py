@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
+from federation.runtime.clock import now_hour
 from federation.runtime.console import InputFile
 from federation.runtime.visible import counted_as
 from provider_server.verbs.console import AsRows, Database, Home, failing, nothing_yet, print_rows, required
@@ -28,6 +29,7 @@ Benchmarks = Annotated[
 AsTenants = Annotated[
     bool, typer.Option("--as-tenants", help="Show what bundles tell tenants, learnt from their sums alone.")
 ]
+NO_ROW = "no row"
 SEED = 0  # assigns strata to training and test sets: the same benchmark jobs give the same rules
 
 
@@ -131,13 +133,6 @@ def explain(
     home: Home = None,
     database: Database = None,
     lease: Annotated[str | None, typer.Option(help="A lease, instead of workload and context.")] = None,
-    within: Annotated[
-        float | None, typer.Option(help="Also give the probability that a job fails within this many hours.")
-    ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of that job; default: the lease's, or 1.")] = None,
-    age: Annotated[
-        float | None, typer.Option(min=0.0, help="Age of that job in hours; default: the lease's, or 0.")
-    ] = None,
     *,
     as_tenants: AsTenants = False,
     as_json: AsRows = False,
@@ -146,18 +141,14 @@ def explain(
 
     It is for operators: failures that the provider saw itself are in it, which no bundle tells tenants.
     """
-    from federation.runtime.clock import now_hour
-    from provider_server.learning.forecast import Job, chance_of_failure, job_of
-    from provider_server.reporting.findings_text import chance_row, explanation_lines, explanation_row
+    from provider_server.reporting.findings_text import explanation_lines, explanation_row
 
     with _learning(home, database) as (provider, publisher, releases):
-        findings, now_h = _learnt(publisher, releases, as_tenants=as_tenants), now_hour()
+        findings = _learnt(publisher, releases, as_tenants=as_tenants)
         names = _names(required(home), provider, releases[-1])
-        leases = provider.leases(releases[0].plan.first_hour, max(now_h, releases[-1].plan.end_hour))
-        job = Job(1, 0.0)
         if lease:
-            job, workload, context = job_of(_the_one(leases, lease), findings, now_h)
-        job = Job(nodes or job.nodes, job.age_h if age is None else age, job.context_level)
+            since_h, until_h = releases[0].plan.first_hour, max(now_hour(), releases[-1].plan.end_hour)
+            workload, context = _pair_of(_the_one(provider.leases(since_h, until_h), lease), findings)
         pairs = [pair for pair in findings.pairs if pair.workload.startswith(workload)]
         matches = [pair for pair in pairs if pair.context.startswith(context)]
         if len(matches) != 1:
@@ -165,11 +156,15 @@ def explain(
                 f"{counted_as(len(matches), 'pair')} found for these tokens, not one:"
                 " list them with `pharoah-provider learn --json`"
             )
-        row = explanation_row(matches[0], findings, names)
-        if within is not None:
-            chance = chance_of_failure(matches[0], job, within, findings, releases, leases)
-            row["forecast"] = chance_row(job, within, chance)
-    print_rows([row], explanation_lines, as_json=as_json)
+    print_rows([explanation_row(matches[0], findings, names)], explanation_lines, as_json=as_json)
+
+
+def _pair_of(lease: "Lease", findings: "Findings") -> tuple[str, str]:
+    """The tokens of the workload's row and of the context that a lease runs as, or what no token begins with."""
+    from federation.protocol.round_messages import finest_row
+
+    workload = finest_row(lease.labels, {one.workload for one in findings.pairs})
+    return workload or NO_ROW, lease.labels.get("context", NO_ROW)
 
 
 def _the_one(leases: "Sequence[Lease]", digits: str) -> "Lease":

@@ -76,7 +76,6 @@ from federation.protocol.bundle import (
     Catalogue,
     CatalogueEntry,
     ContextName,
-    FactorEntry,
     HazardEntry,
     MismatchEntry,
     PairJudgement,
@@ -305,12 +304,6 @@ def pairs_evidence() -> st.SearchStrategy[PairEvidence]:
 
 
 @st.composite
-def factors(draw: st.DrawFn) -> FactorEntry:
-    low, middle, high = draw(intervals())
-    return FactorEntry(draw(SCALARS[str]), draw(SCALARS[str]), middle, low, high)
-
-
-@st.composite
 def rules(draw: st.DrawFn) -> RuleEntry:
     low, middle, high = draw(intervals())
     return RuleEntry(draw(st.lists(SCALARS[str], max_size=3).map(tuple)), middle, low, high, draw(SCALARS[float]))
@@ -501,7 +494,6 @@ COMPOSED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
     Bundle: lambda: bundles(),
     MismatchEntry: lambda: mismatches(),
     HazardEntry: lambda: hazards(),
-    FactorEntry: lambda: factors(),
     RuleEntry: lambda: rules(),
     Hint: lambda: hints(),
 }

@@ -141,7 +141,6 @@ def test_what_was_learnt_obeys_nothing(capsys: pytest.CaptureFixture[str]) -> No
         "rates": 1,
         "accused": [accused],
         "versions": [],
-        "factors": [],
         "rules": [rule],
         "newcomers": [new],
         "alarms": [f"{HOSTILE}\n{FORGED}"],
