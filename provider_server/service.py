@@ -117,7 +117,7 @@ def online(
     """
     _allow_files()
     certificate, key = read(home / "tls.pem"), read(home / "tls.key")
-    sessions, hints = Sessions(session_key(read_key(home / "context.key")), time.time), provider.hints
+    sessions, hints = Sessions(session_key(read_key(home / "context.key")), time.time), provider.store.hints
     passes = _passes(home, provider, metrics) if settings.passes.batches_per_week else None
     try:
         server = serve_online(

@@ -70,7 +70,7 @@ class Publisher:
 
     def releases(self) -> list[Release]:
         """All releases, oldest first."""
-        return [gate.from_bytes(data) for data in self._store.releases()]
+        return gate.releases_of(self._store)
 
     def learn(self, releases: Sequence[Release]) -> Findings:
         """The findings for tenants, from the sums in `releases` and the provider's own exposure.
@@ -150,10 +150,10 @@ class Publisher:
 
     def unpublished(self) -> bool:
         """Whether no bundle includes the newest release yet."""
-        releases, newest = self._store.releases(), self.newest()
-        if not releases:
+        release, newest = gate.newest_of(self._store), self.newest()
+        if release is None:
             return False
-        return newest is None or newest.until_hour < gate.from_bytes(releases[-1]).plan.end_hour
+        return newest is None or newest.until_hour < release.plan.end_hour
 
     def _names(self, releases: Sequence[Release]) -> Names:
         """The tokens in the newest release's epoch of those in older ones, as far as they are linked."""

@@ -264,6 +264,13 @@ class Store:
                 row.release for row in connection.execute(sa.select(tables.releases).order_by(tables.releases.c.number))
             ]
 
+    def newest_release(self) -> bytes | None:
+        """The newest release, None before the first."""
+        query = sa.select(tables.releases.c.release).order_by(tables.releases.c.number.desc()).limit(1)
+        with self._engine.connect() as connection:
+            found: bytes | None = connection.scalar(query)
+        return found
+
     def add_bundle(self, number: int, bundle: bytes) -> None:
         """Keeps a signed bundle."""
         with self._engine.begin() as connection:

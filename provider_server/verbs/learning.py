@@ -148,7 +148,7 @@ def explain(
         names = _names(required(home), provider, releases[-1])
         if lease:
             since_h, until_h = releases[0].plan.first_hour, max(now_hour(), releases[-1].plan.end_hour)
-            workload, context = _pair_of(_the_one(provider.leases(since_h, until_h), lease), findings)
+            workload, context = _pair_of(_the_one(provider.store.leases(since_h, until_h), lease), findings)
         pairs = [pair for pair in findings.pairs if pair.workload.startswith(workload)]
         matches = [pair for pair in pairs if pair.context.startswith(context)]
         if len(matches) != 1:

@@ -52,7 +52,7 @@ def release(round_id: RoundName = "", home: Home = None, database: Database = No
     from provider_server.rounds import release as gate
 
     with opened(home, database) as store:
-        releases = [gate.from_bytes(data) for data in store.releases()]
+        releases = gate.releases_of(store)
     if not round_id:
         print_rows([_summary(release) for release in releases], _summary_line, as_json=as_json)
         return

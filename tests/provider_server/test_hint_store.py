@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +190,9 @@ def test_no_number_is_given_twice_however_often_a_copy_is_put_back(new_url: Call
         seen += given(store.hints, 0)
         copy(url, tmp_path / "copy")
         seen += given(store.hints, 0, 0)
-    for later_s in (60, 120):
+    for at_s in (NOON_S + 60, NOON_S + 120):
         put_back(tmp_path / "copy", url)
-        with closing(Store(url, now_s=lambda at_s=NOON_S + later_s: at_s)) as store:
+        with closing(Store(url, now_s=partial(float, at_s))) as store:
             seen += given(store.hints, 0, 0)
     with closing(Store(url, now_s=lambda: NOON_S - 3600)) as store:  # a clock that was set back
         seen += given(store.hints, 0)
