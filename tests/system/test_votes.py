@@ -58,7 +58,7 @@ def a_federation(root: Path, *, votes: bool = True) -> Federation:
     dimensions = (*OWN_DIMENSIONS, "part") if votes else OWN_DIMENSIONS
     policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0, "dimensions": dimensions}
     federation = found(root, 8, settings, policy, InsecureSilence())
-    federation.provider._parts = the_fabric()
+    federation.provider.parts = the_fabric()
     for number, tenant in enumerate(federation.tenants):
         run(federation.provider, tenant, number)
     return federation
