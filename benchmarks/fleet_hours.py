@@ -22,8 +22,7 @@ from numpy.random import Generator
 
 from benchmarks.figures import Figure, main
 from provider_server.analysis.buildup import FRESH, SILENT, STATUS
-from provider_server.analysis.fleet_curves import gather, own_hazards
-from provider_server.analysis.fleet_events import at_risk_in_parts
+from provider_server.analysis.fleet_events import at_risk_in_parts, fit_levels, gather
 from provider_server.analysis.fleet_hours import Recorder
 from provider_server.fleet.telemetry.samples import HOUR_S
 from provider_server.fleet.telemetry.summaries import EVENT_SCHEMA
@@ -81,11 +80,12 @@ def telemetry() -> Figure:
         {"node": failing, "device": "g0", "metric": "xid", "time_s": when * HOUR_S, "code": 79.0}, schema=EVENT_SCHEMA
     )
     recorded = recorder.hours()
-    found = own_hazards(gather(at_risk_in_parts(recorded, events), dict.fromkeys(NAMES, 0)))
+    found = gather(at_risk_in_parts(recorded, events), dict.fromkeys(NAMES, 0))
+    fit_levels(found.table)
     return {
         "node_hours": recorded.node_hours,
         "runs": recorded.runs.height,
-        "failures": found.seen.failures,
+        "failures": found.failures,
         "seconds": time.perf_counter() - began,
         "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9,
     }

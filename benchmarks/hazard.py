@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from benchmarks.figures import Figure, fastest, main
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.bands import band_of, time_in_bands
 from provider_server.analysis.hazard import Cells, Model, fit_hazard
+from simulation.replay.bands import band_of, time_in_bands
 from simulation.replay.federated_newton import PiecewiseExponential, Rows, fit
 
 UNITS = 30_000

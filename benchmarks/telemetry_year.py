@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from benchmarks.figures import Figure, show
-from provider_server.analysis.fleet_curves import gather, own_hazards
+from provider_server.analysis.fleet_events import fit_levels, gather
 from provider_server.fleet.telemetry.files import FileSource, Layout
 from provider_server.fleet.telemetry.inventory import Inventory
 from provider_server.fleet.telemetry.samples import HOUR_S, Chunk, SeriesBook, Window
@@ -88,14 +88,15 @@ def year(days: int, nodes: int) -> Iterator[Figure]:
         fleet = Fleet(Path(folder), nodes, days)
         read = follow(fleet, window, Inventory(), None)
     yield from fleet.weeks
-    found = own_hazards(gather(read.at_risk(), dict.fromkeys(read.hours.nodes, 0)))
+    found = gather(read.at_risk(), dict.fromkeys(read.hours.nodes, 0))
+    fit_levels(found.table)
     yield {
         "figure": "telemetry_year",
         "nodes": nodes,
         "days": days,
         "node_hours": read.hours.node_hours,
         "runs": read.hours.runs.height,
-        "failures": found.seen.failures,
+        "failures": found.failures,
         "peak_gb": peak_gb(),
     }
 

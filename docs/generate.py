@@ -190,8 +190,6 @@ JSON: dict[str, Any] = {
     "pharoah-provider slow": slow.PacesView,
     "pharoah-provider expectations": provider_expectations.ExpectationsView,
     "pharoah-provider findings": list[store.FindingRow],
-    "pharoah-provider backup": list[store.BackupRow],
-    "pharoah-provider restore": list[store.BackupRow],
     "pharoah-sim run": score.Summary,
     "pharoah-sim federation": processes.HeldHere,
     "pharoah-sim status": simulation.cli.RunStatus,

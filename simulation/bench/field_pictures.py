@@ -8,7 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from provider_server.reporting.figures.drawing import (
+from simulation.bench.field import FieldRow, FieldRows
+from simulation.bench.field_cells import EFFECTS, EPSILONS, SIZED, size_name
+from simulation.drawing import (
     INK,
     KINDS,
     MARGIN,
@@ -21,8 +23,6 @@ from provider_server.reporting.figures.drawing import (
     save,
     styled,
 )
-from simulation.bench.field import FieldRow, FieldRows
-from simulation.bench.field_cells import EFFECTS, EPSILONS, SIZED, size_name
 
 SHADES = RATIOS[2:]  # from grey, nothing found, to full colour, everything
 SIZES = {"regional": "1,000 nodes", "standard": "1,800 nodes", "hyperscale": "12,500 nodes"}

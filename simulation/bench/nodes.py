@@ -202,7 +202,7 @@ def _cpu_seconds(fleet: Fleet) -> dict[int, float]:
 def _figures(fleet: Fleet, due: int, held: Sequence[Held], load: Load) -> NodesFigures:
     places, count = fleet.places, fleet.places.tenants
     with closing(Store(places.provider / "provider.db", create=False)) as store:
-        releases = [gate.from_bytes(data) for data in store.releases()]
+        releases = gate.releases_of(store)
     lasted = [one.ended_s - one.began_s for one in held]
     missed = [death.missed_s - death.killed_s for death in fleet.deaths if death.missed_s is not None]
     back = [death.back_s - death.started_s for death in fleet.deaths]

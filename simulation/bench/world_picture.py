@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from federation.protocol.life_table import Floats
-from provider_server.reporting.figures.drawing import INK, KINDS, MARGIN, NOTE, SOFT, WIDTH, Sheet, save, styled
 from simulation.bench.world import Measured, WorldFigures, trace
+from simulation.drawing import INK, KINDS, MARGIN, NOTE, SOFT, WIDTH, Sheet, save, styled
 
 NAMES = {
     "exponential": "exponential fleet",

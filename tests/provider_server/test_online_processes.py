@@ -195,7 +195,7 @@ def test_one_of_two_processes_is_killed_under_load_and_no_caller_notices(place: 
 
         workers = [Worker(partial(check, number)) for number in range(TENANTS)]
         workers += [Worker(partial(watch, number)) for number in range(TENANTS)]
-        with closing(Store(place.url, create=False)) as store:
+        with closing(Store(place.url, create=False, now_s=lambda: 0.0)) as store:
             for number in range(1, HINTS + 1):
                 for at, tenant in enumerate(tenants):
                     tell(store.hints, tenant, number * TENANTS + at)

@@ -1,4 +1,4 @@
-"""What is chosen before anything private is asked: age bands from public lease ends, and the split of the budget.
+"""What is chosen before anything private is asked: age bands from public lease ends.
 
 A rate is taken to be constant within a band. Where very many units leave on one day (a retirement, the end of the
 study), those at risk change in the middle of whatever band holds that day, and the constant rate is weighted wrongly;
@@ -11,8 +11,6 @@ follow the process and not its bulk events. No function here is shown an outcome
     >>> band_of(np.array([6.5, 7.0]), edges).tolist()
     [0, 1]
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,13 +57,3 @@ def band_of(times: Floats, edges: Floats) -> NDArray[np.intp]:
 def time_in_bands(times: Floats, edges: Floats) -> Floats:
     """Time (n, bands) that a unit which left at each age spent in each band, in the unit of `times`."""
     return np.clip(np.minimum(times[:, None], edges[None, 1:]) - edges[None, :-1], 0.0, None)
-
-
-def budget_shares(levels: Sequence[int]) -> Floats:
-    """Shares (m,) of ρ, summing to one, for the one-way marginals of a hazard model that have so many `levels` each.
-
-    With N events, L levels hold about N / L each, so noise of variance σ² gives each log rate about σ² L² / N². The sum
-    of these over all levels of all marginals is least, at a given ρ = Σ 1 / 2σ², where ρ's shares go with L^(3/2).
-    """
-    weights = np.array(levels, np.float64) ** 1.5
-    return np.asarray(weights / weights.sum(), np.float64)
