@@ -3,13 +3,12 @@
 from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from federation.runtime.console import AsJson, Console, Verb, group
-from federation.runtime.screen import progress as progressing, say, show, show_json
+from federation.runtime.screen import progress as progressing, show, show_json
 from simulation.run import engines
 from simulation.run.engine_options import Address, EngineKind
 from simulation.run.engines import Kind
@@ -95,28 +94,6 @@ def scale(
 
 
 @bench.command(cls=Verb)
-def nodes(
-    count: Annotated[int, typer.Option("--nodes", min=5, help="Number of nodes, each a process with a home.")] = 100,
-    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds while nodes are killed.")] = 30,
-    pace: Annotated[float, typer.Option(min=0, help="Seconds from the start of a round to that of the next.")] = 60.0,
-    kill_every: Annotated[float, typer.Option(min=0.1, help="Seconds from one kill to the next.")] = 15.0,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Real nodes through one SuperLink, a round a minute, some nodes killed and started again all the time."""
-    with _console.failing():
-        from simulation.bench import nodes as bench_nodes
-        from simulation.run.processes import memory_folder
-
-        with TemporaryDirectory(prefix="pharoah-bench-", dir=memory_folder()) as folder:
-            figures = bench_nodes.nodes(Path(folder), count, rounds, pace, kill_every, say)
-    if as_json:
-        show_json(figures)
-    else:
-        show(*(f"{key}: {value:.6g}" for key, value in figures.items() if value is not None))
-
-
-@bench.command(cls=Verb)
 def epochs(
     clouds: Annotated[int, typer.Option(min=1, help="Number of clouds, each two years long.")] = 3,
     *,
@@ -199,30 +176,6 @@ def looks(
         show_json(rows)
     else:
         show(*bench_looks.lines(rows))
-
-
-@bench.command(cls=Verb)
-def closed_loop(
-    seeds: Annotated[int, typer.Option(min=1, help="Number of clouds, each a year long.")] = 1,
-    only: Annotated[list[str] | None, typer.Option("--only", help="A way to heed; may be repeated.")] = None,
-    engine: EngineKind = Kind.PROCESSES,
-    address: Address = None,
-    *,
-    quick: Annotated[bool, typer.Option("--quick", help="Small clouds, to test that it runs.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """What remains known of mismatches when tenants heed bundles and leave them, and what a share that stays costs."""
-    with _console.failing(), engines.engine(engine, address) as side_by_side, progressing() as progress:
-        from simulation.bench import closed_loop as bench_loop
-
-        names = _chosen(only, bench_loop.WAYS)
-        steps = bench_loop.loops(side_by_side, names, seeds, quick=quick)
-        total = seeds * len(names)
-        rows = bench_loop.summary(list(progress.track(steps, total=total, description="years")))
-    if as_json:
-        show_json(rows)
-    else:
-        show(*bench_loop.lines(rows))
 
 
 def _chosen(only: list[str] | None, cells: Collection[str]) -> tuple[str, ...]:

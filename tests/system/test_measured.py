@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import measured
+from docs import measured
 from tests.system.test_docs import PROGRAMS, README, parse, table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,6 +31,8 @@ def test_a_figure_lies_within_its_range_and_its_command_exists(entry: measured.E
         assert (figure.low is None) == (figure.high is None)
         if figure.value is not None and figure.low is not None and figure.high is not None:
             assert figure.low <= figure.value <= figure.high, figure.what
+    if entry.command.endswith(measured.TAKEN_DOWN):
+        return
     words = shlex.split(entry.command)
     if words[0] in PROGRAMS:
         parse(words)

@@ -1,24 +1,12 @@
-"""What the learner finds where its assumptions fail: tables of pairs by the law that it assumes, changed in one way.
-
-    python -m benchmarks.departures [--seeds 5] [--json]
+"""Tables of pairs by the law that the learner assumes, changed in one way.
 
 40 workloads on 15 contexts, with eight failures of a pair on average (heavy tails: half have three or fewer), noise of
-standard deviation 3, and 3% of the pairs failing eight times as often. Then, one at a time:
-
-- structural zeros: half of the workloads ran on a third of the contexts alone, and a fifth of all pairs cannot fail
-- shifted mix: in the second half of the time workloads run elsewhere, and each at a rate of its own
-- leaving tenants: a quarter of the pairs count but a part of their failures, 0 to 1, since who had the others has left
-- misattribution: a tenth of the failures count for another workload on the same context, a tenth on another context
-
-`found` and `false` count planted and other pairs that are called worse, of all seeds; intervals are those published.
-Pairs that cannot fail have no ratio that an interval could hold: they count among the others for `false` alone.
+standard deviation 3, and 3% of the pairs failing eight times as often. Pairs that cannot fail have no ratio that an
+interval could hold: they count among the others for `false` alone.
 """
 
-import argparse
-import json
-import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -141,22 +129,3 @@ def row(name: str, seeds: int) -> Row:
         float(held[planted].mean()),
         float(held[~planted & known].mean()),
     )
-
-
-def main() -> int:
-    """Prints a row for each kind."""
-    options = argparse.ArgumentParser(description="The learner where its assumptions fail.")
-    options.add_argument("--seeds", type=int, default=5)
-    options.add_argument("--json", action="store_true", dest="as_json")
-    chosen = options.parse_args()
-    for name in KINDS:
-        made = row(name, chosen.seeds)
-        line = f"{name}: {made.found} of {made.planted} found, {made.false} false; intervals hold"
-        line += f" {made.held_planted:.0%} of planted ratios, {made.held_others:.0%} of others"
-        sys.stdout.write((json.dumps(asdict(made)) if chosen.as_json else line) + "\n")
-        sys.stdout.flush()
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """The pictures of README and docs/pages.md. Paths on stdout.
 
-    python benchmarks/screenshots.py [--out docs/images] [--report out/quickstart/report.html]
+    python docs/screenshots.py [--out docs/images] [--report out/quickstart/report.html]
 
 With `--report` README's picture is taken of the report of a run (`make demo` writes one), and nothing else. Without,
 the pages are taken of a simulated federation whose last week has just ended: three weeks are played and a fourth waits

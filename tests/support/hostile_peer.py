@@ -1,6 +1,6 @@
 """A caller that keeps to no rule: HTTP/2 over TLS by hand, to stop anywhere in the middle and to send any bytes.
 
-It says what it is told to and checks nothing, not even the certificate. For tests and benchmarks of our own servers.
+It says what it is told to and checks nothing, not even the certificate. For tests of our own servers.
 """
 
 import socket

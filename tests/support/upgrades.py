@@ -1,16 +1,10 @@
-"""Where the culprit of an upgrade stands among the changes, in histories of runs whose truth is known.
-
-    python -m benchmarks.upgrades [named FIGURE]
+"""Histories of runs with upgrades, of which one is to blame for failures.
 
 A tenant runs one model 80 times over two images and four contexts. Images are upgraded now and then, one to six of
 eleven components at once, and each context has a driver of its own. One such upgrade also brings the culprit, of the
 driver, NCCL, torch or CUDA: of runs with that version 50, 75 or 100% fail; of others 5% of another reason and 2% of the
-same one. Reasons are drawn alike, so that none points to a component, but in `catalogued`, where the
-culprit's version is in a range of the shipped table and the reason is one that the entry's effect explains.
-
-The question is asked at the first, third or sixth such failure, of the attempt that failed: `first` and `third` are the
-shares of cases in which the culprit is the first change, or among the first three. `moved` is the share of operators
-that came with a version whose own change is named as what brought them, `moved_alone` of those where no other is named.
+same one. Reasons are drawn alike, so that none points to a component, but in `catalogued`, where the culprit's version
+is in a range of the shipped table and the reason is one that the entry's effect explains.
 """
 
 import math
@@ -20,7 +14,6 @@ import numpy as np
 from numpy.random import Generator
 from packaging.specifiers import SpecifierSet
 
-from benchmarks.figures import Figure, main
 from tenant_client.advice.culprits import explained
 from tenant_client.advice.incompatibilities import TABLE, Effect
 from tenant_client.advice.own_runs import NothingToCompare, Run
@@ -55,7 +48,6 @@ REASONS = {
 RUNS, CONTEXTS, SPACING_S = 80, 4, 4 * 3600.0
 UPGRADE = 0.12  # of runs that come with an upgrade of one image, or of one context's driver
 FAIL, FAIL_SO = 0.05, 0.02  # shares of runs that fail without the culprit, and of its very reason
-CASES, SEED = 200, 14
 
 
 @dataclass
@@ -182,45 +174,3 @@ def places_of(told: History, failure: int) -> tuple[int, float, float] | None:
     if not by:
         return place, math.nan, math.nan
     return place, float(np.mean([own in by for own, by in by])), float(np.mean([(own,) == by for own, by in by]))
-
-
-def _scored(failure: int, *, catalogued: bool) -> Figure:
-    places: list[tuple[int, float, float]] = []
-    number = 0
-    while len(places) < CASES:
-        found = places_of(history(np.random.default_rng([SEED, number]), catalogued=catalogued), failure)
-        places += [found] if found else []
-        number += 1
-    place, moved, alone = np.array(places).T
-    return {
-        "failure": failure,
-        "cases": CASES,
-        "first": float(np.mean(place == 0)),
-        "third": float(np.mean(place < 3)),
-        "moved": float(np.nanmean(moved)),
-        "moved_alone": float(np.nanmean(alone)),
-    }
-
-
-def catalogued() -> Figure:
-    """A culprit that the shipped table knows, at its first failure."""
-    return _scored(1, catalogued=True)
-
-
-def unknown_first() -> Figure:
-    """One that nobody knows, at its first failure."""
-    return _scored(1, catalogued=False)
-
-
-def unknown_third() -> Figure:
-    """At its third."""
-    return _scored(3, catalogued=False)
-
-
-def unknown_sixth() -> Figure:
-    """At its sixth."""
-    return _scored(6, catalogued=False)
-
-
-if __name__ == "__main__":
-    main(catalogued, unknown_first, unknown_third, unknown_sixth)

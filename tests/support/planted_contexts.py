@@ -1,27 +1,18 @@
-"""How well planted contexts are recovered, and which features separate Titan's GPUs. One JSON object per figure.
-
-    python benchmarks/contexts.py [FIGURE]…
-
-`planted` draws fleets whose contexts are known (`plant`), with 50 features that have nothing to do with them, and gives
-the adjusted Rand index of what is found, with selection and without, where failures are shuffled, and after a refit.
-`titan` gives the order in which batch and place of a GPU are selected from the lives of Titan's GPUs. `size` gives
-seconds for 10,000 nodes and 60 features, and `chance` how often something is selected where there is nothing.
-"""
+"""Fleets whose contexts are known, and the lives of Titan's GPUs."""
 
 import csv
 import gzip
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
+from pathlib import Path
 
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.figures import DATA, Figure, main
 from federation.protocol.life_table import Floats
-from provider_server.analysis.contexts import ContextMap, find_contexts
-from provider_server.analysis.selection import Ints, NodeTable, Selected, select
+from provider_server.analysis.contexts import ContextMap
+from provider_server.analysis.selection import Ints, NodeTable, Selected
 
 MODELS = ("A100-SXM4-80GB", "H100-SXM5-80GB", "MI300X")
 DRIVERS = ("535.104.05", "535.183.01", "550.90.07")
@@ -31,8 +22,7 @@ LOWEST, HIGHEST = 0.3, 4.0  # failures per 1,000 node-hours
 APART = 2.5
 MEAN_HOURS = 2000.0
 FRAILTY = 0.25  # variance of a node's own factor
-SEEDS, UNSELECTED_SEEDS = 20, 3  # without selection, hundreds of modes are looked for
-TITAN = DATA / "titan" / "gpu_lifetimes.csv.gz"
+TITAN = Path(__file__).resolve().parents[3] / "shared/data/titan/gpu_lifetimes.csv.gz"
 PLACES = ("col", "row", "cage", "slot", "node")
 
 
@@ -142,93 +132,3 @@ def _with_irrelevant(table: NodeTable, count: int, rng: np.random.Generator) -> 
         levels = rng.permutation(nodes) % size if size > 12 else rng.integers(0, size, nodes)
         categories[f"category {place}"] = tuple(f"level {level}" for level in levels)
     return replace(table, numbers=numbers, categories=categories)
-
-
-# ---- figures -------------------------------------------------------------------------------------------------------
-
-
-def planted() -> Figure:
-    """Fleets of 1,200 nodes with eight contexts and 50 irrelevant features; the least and the mean over seeds."""
-    rows = [_one_fleet(seed) for seed in range(SEEDS)]
-    without = [_without_selection(seed) for seed in range(UNSELECTED_SEEDS)]
-    kept = sum(row["kept"] for row in rows) / sum(row["again"] for row in rows)
-    return {
-        "seeds": SEEDS,
-        "min_adjusted_rand": min(row["ari"] for row in rows),
-        "mean_adjusted_rand": float(np.mean([row["ari"] for row in rows])),
-        "fleets_with_an_irrelevant_feature": sum(row["false"] > 0 for row in rows),
-        "mean_adjusted_rand_without_selection": float(np.mean(without)),
-        "mean_features_selected_of_shuffled_failures": float(np.mean([row["by_chance"] for row in rows])),
-        "mean_failures": float(np.mean([row["failures"] for row in rows])),
-        "share_of_nodes_that_keep_their_number_after_a_refit": kept,
-    }
-
-
-def _one_fleet(seed: int) -> dict[str, float]:
-    fleet = plant(seed)
-    chosen = select(fleet.table, np.random.default_rng(seed))
-    found = find_contexts(fleet.table, chosen, None, np.random.default_rng(seed))
-    later = lived_on(fleet, seed).table
-    again = find_contexts(later, select(later, np.random.default_rng(seed)), found, np.random.default_rng(seed))
-    return {
-        "ari": agreement(fleet, found),
-        "false": len({one.name for one in chosen} - {"model", "driver", "temperature"}),
-        "by_chance": len(select(shuffled(fleet, seed).table, np.random.default_rng(seed))),
-        "failures": float(fleet.table.failures.sum()),
-        "kept": sum(found.of(node) == again.of(node) for node in fleet.table.nodes),
-        "again": len(fleet.table.nodes),
-    }
-
-
-def _without_selection(seed: int) -> float:
-    fleet = plant(seed)
-    return agreement(fleet, find_contexts(fleet.table, everything(fleet.table), None, np.random.default_rng(seed)))
-
-
-def titan() -> Figure:
-    """FileNotFoundError where the data is not at hand."""
-    table = titan_lives()
-    began = time.perf_counter()
-    orders = [select(table, np.random.default_rng(seed)) for seed in range(5)]
-    seconds = (time.perf_counter() - began) / len(orders)
-    found = find_contexts(table, orders[0], None, np.random.default_rng(0))
-    names = [[one.name for one in order] for order in orders]
-    first = all(order.index(name) < order.index("slot") for order in names for name in ("batch", "cage", "node"))
-    return {
-        "batch_cage_and_node_before_slot": first,
-        "orders": names,
-        "held_out_deviance": {one.name: one.gain for one in orders[0]},
-        "chance": {one.name: one.chance for one in orders[0]},
-        "seconds_to_select": seconds,
-        "contexts": [f"{one.description}: {one.failures_per_1000_node_hours:.5f}" for one in found.contexts],
-    }
-
-
-def size() -> Figure:
-    """Seconds for 10,000 nodes and 60 features."""
-    fleet = plant(0, nodes=10_000, contexts=10, irrelevant=57)
-    began = time.perf_counter()
-    chosen = select(fleet.table, np.random.default_rng(0))
-    selected = time.perf_counter()
-    found = find_contexts(fleet.table, chosen, None, np.random.default_rng(0))
-    grouped = time.perf_counter()
-    return {
-        "seconds_to_select": selected - began,
-        "seconds_to_group": grouped - selected,
-        "adjusted_rand": agreement(fleet, found),
-        "selected": [one.name for one in chosen],
-    }
-
-
-def chance() -> Figure:
-    """Fleets without a relevant feature in which some feature is selected, at a level of 10% so that it can be seen."""
-    runs, level = 200, 0.1
-    found = 0
-    for seed in range(runs):
-        table = shuffled(plant(seed, nodes=600), seed).table
-        found += bool(select(table, np.random.default_rng(seed), level=level, permutations=19))
-    return {"level": level, "fleets": runs, "share_with_a_selection": found / runs}
-
-
-if __name__ == "__main__":
-    main(planted, titan, size, chance)

@@ -1,19 +1,10 @@
-"""How often a planted rule on versions comes back exactly, from noisy counts of eight weeks, and how often a false one.
+"""Noisy counts of a cloud in which a rule on versions is planted.
 
-    python -m benchmarks.rules [named FIGURE]
-
-60 stacks of five components (15 archetypes, four versions each) run on 20 contexts of three features in the share that
-the `standard` scenario has: 934 counted failures a week, rates that differ by archetype and context, exposure with a
-heavy tail. Components are dated: a stack is of a time, and each component a few releases older or newer. The rule is of
-an entry of the shipped table, drawn among those whose ranges cover 5 to 40% of the exposure, of one or two components,
-in half of the clouds on contexts with one feature alone. Noise is that of the pairs at ε = 1: after eight weeks of a
-series of 52 its standard deviation is 13.3 per pair of stack and context, after a year 15.5
-(`crypto.continual_counting`).
-
-That a provider knows the versions of a row is an assumption: it does of what its own benchmark jobs ran.
-
-`exact`: share of clouds where a rule is found that holds for the very records that the planted one holds for; `false`:
-share where another one is found, beside it or in its place.
+60 stacks of five components (15 archetypes, four versions each) run on 20 contexts of three features: 934 counted
+failures a week, rates that differ by archetype and context, exposure with a heavy tail. A stack is of a time, and each
+component a few releases older or newer. The rule is of an entry of the shipped table, drawn among those whose ranges
+cover 5 to 40% of the exposure, of one or two components, in half of the clouds on contexts with one feature alone.
+Noise is that of the pairs at ε = 1 after eight weeks.
 """
 
 from dataclasses import replace
@@ -22,16 +13,14 @@ import numpy as np
 from numpy.random import Generator
 from packaging.specifiers import SpecifierSet
 
-from benchmarks.figures import Figure, main
-from benchmarks.upgrades import VERSIONS
 from provider_server.analysis.conditions import Records
-from provider_server.analysis.rules import find_rules
 from tenant_client.advice.incompatibilities import TABLE
+from tests.support.upgrades import VERSIONS
 
 COMPONENTS = ("cuda", "cudnn", "nccl", "torch", "triton")
 FEATURES = {"gpu": ("A100", "H100", "H200"), "fabric": ("hdr", "ndr", "roce"), "firmware": ("f1", "f2")}
 ARCHETYPES, OF_EACH, CONTEXTS, WEEKS, FAILURES_PER_WEEK = 15, 4, 20, 8, 934
-NOISE_SD, CLOUDS, SEED = 13.3, 100, 14
+NOISE_SD, SEED = 13.3, 14
 
 
 def cloud(seed: int, lift: float, noise_sd: float, weeks: int) -> tuple[Records, np.ndarray]:
@@ -82,55 +71,3 @@ def _planted(rng: Generator, records: Records) -> np.ndarray:
             inside &= np.array(records.settings[name]) == rng.choice(FEATURES[name])
         if 0.05 <= records.exposure_node_hours[inside].sum() / records.exposure_node_hours.sum() <= 0.4:
             return inside
-
-
-def _scored(lift: float, noise_sd: float = NOISE_SD, weeks: int = WEEKS) -> Figure:
-    exact, beside = [], []
-    for seed in range(CLOUDS):
-        records, inside = cloud(seed, lift, noise_sd, weeks)
-        rules = find_rules(records, np.random.default_rng(seed))
-        same = [bool(np.array_equal(records.inside(rule.conditions), inside)) for rule in rules]
-        exact.append(any(same))
-        beside.append(len(same) > sum(same))
-    return {
-        "lift": lift,
-        "noise_sd": noise_sd,
-        "weeks": weeks,
-        "clouds": CLOUDS,
-        "exact": float(np.mean(exact)),
-        "false": float(np.mean(beside)),
-    }
-
-
-def times_8() -> Figure:
-    """Eight times as often, as the standard scenario's pairs."""
-    return _scored(8.0)
-
-
-def times_5() -> Figure:
-    """Five times."""
-    return _scored(5.0)
-
-
-def times_3() -> Figure:
-    """Three times."""
-    return _scored(3.0)
-
-
-def times_3_half_a_year() -> Figure:
-    """Three times, after 26 weeks; noise grows from 13.3 to 14.7."""
-    return _scored(3.0, 14.7, 26)
-
-
-def times_3_without_noise() -> Figure:
-    """Three times, and no privacy."""
-    return _scored(3.0, 0.0)
-
-
-def nothing() -> Figure:
-    """No rule holds."""
-    return _scored(1.0)
-
-
-if __name__ == "__main__":
-    main(times_8, times_5, times_3, times_3_half_a_year, times_3_without_noise, nothing)
