@@ -96,7 +96,7 @@ vectors: install ## Regenerate the test vectors; fails when they differ from wha
 
 .PHONY: gpu
 gpu: ## Try on a GPU all that needs one, 8 minutes, no network: PYTHON= one that has PyTorch; report in out/gpu
-	@"$(PYTHON)" -m benchmarks.gpu
+	@"$(PYTHON)" -m simulation.studies.gpu
 
 .PHONY: gpu-wheels
 gpu-wheels: ## Fetch into out/gpu-wheels what `make gpu` needs beside PyTorch, as requirements.lock has it

@@ -14,8 +14,8 @@ from provider_server.learning.findings import Findings, RateFinding, learn
 from provider_server.learning.forecast import NO_ROW, Chance, Job, chance_of_failure, job_of
 from provider_server.learning.verdicts import PairFinding
 from provider_server.rounds.release import Release
-from simulation.bench.learning import Year, live, releases, small
 from simulation.cloud.scenario import load
+from simulation.studies.learning import Year, live, releases, small
 from tests.support.changing import replace
 
 DAYS_3 = 72.0

@@ -12,7 +12,6 @@ from lifelines import CoxTimeVaryingFitter
 from scipy.special import gammaln
 from scipy.stats import nbinom
 
-from benchmarks import probation as benchmark
 from provider_server.analysis import probation
 from provider_server.analysis.probation import (
     LONGEST_H,
@@ -27,6 +26,7 @@ from provider_server.analysis.probation import (
 )
 from provider_server.analysis.recurrent import Spells, spells
 from provider_server.fleet.outage_files import SCHEMA
+from simulation.studies import probation as benchmark
 
 EDGES = (24.0, 240.0)
 needs_trace = pytest.mark.skipif(
