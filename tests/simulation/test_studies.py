@@ -68,10 +68,8 @@ def learning(found: Any) -> None:
 
 
 def looks(found: Any) -> None:
-    rows = found["rows"]
-    assert {(row["name"], row["way"]) for row in rows} == {
-        (n, w) for n in NULLS for w in ("each_alone", "within_budget")
-    }
+    rows, ways = found["rows"], ("each_alone", "within_budget")
+    assert {(row["name"], row["way"]) for row in rows} == {(name, way) for name in NULLS for way in ways}
     assert all(row["called"] == row["false"] == 0 for row in rows if row["way"] == ways[1])
 
 
