@@ -66,9 +66,7 @@ from simulation.studies import (
     impact,
     learning as learning_study,
     looks,
-    placement as placement_study,
     scale,
-    votes as votes_study,
     world,
 )
 from tenant_client.advice import changes, expectations, explanation, hints, replacement, resources, told
@@ -203,12 +201,10 @@ JSON: dict[str, Any] = {
     "pharoah-sim study looks": looks.LooksRows,
     "pharoah-sim study check-history": check_history.CheckHistoryRows,
     "pharoah-sim study epochs": epochs.EpochsFigures,
-    "pharoah-sim study votes": votes_study.VotesRows,
     "pharoah-sim study world": world.WorldFigures,
     "pharoah-sim study scale": scale.ScaleFigures,
     "pharoah-sim study learning": dict[str, learning_study.LearningFigures],
     "pharoah-sim study check": check_study.CheckFigures,
-    "pharoah-sim study placement": dict[str, placement_study.Summary],
     "pharoah-sim study impact": dict[str, dict[str, impact.Range | None]],
 }
 WRITTEN = "Written by `make reference` from the code; do not edit.\n"

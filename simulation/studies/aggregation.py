@@ -54,7 +54,7 @@ TRUSTEES = 3
 LARGEST_COUNT = 1000
 BESIDE_FLOWER = (100, 10_000), (100, 100_000), (100, 1_000_000)
 ALONE = (1_000, 100_000), (10_000, 10_000)
-QUICK_BESIDE_FLOWER, QUICK_ALONE = ((20, 1_000), (20, 2_000)), ((50, 1_000),)
+QUICK_BESIDE_FLOWER, QUICK_ALONE = ((16, 1_000),), ((50, 1_000),)
 
 NEIGHBOURS, RECONSTRUCTION = 15, 8  # SecAgg+'s shares per key, its owner's included, and how many of them suffice
 QUANTISATION = 2**21  # with a clipping range of half of it and all weights equal, SecAgg+ is exact for whole numbers

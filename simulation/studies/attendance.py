@@ -38,10 +38,10 @@ from provider_server.rounds.release import Answered, Release, release
 from provider_server.settings import PlanTable
 from simulation.cloud.scenario import load
 from simulation.run.engine_options import Address, EngineKind
-from simulation.run.engines import Engine, Kind
+from simulation.run.engines import Kind
 from simulation.studies import learning
 from simulation.studies.learning import NO_TRUSTEE, SELECTION_KEY, Year
-from simulation.studies.study import Quick, Seed, Table, side_by_side
+from simulation.studies.study import Quick, Seed, Table, by_seed
 from tenant_client.records.journal import LabelledFailure
 from tenant_client.rounds.counts import build_tables
 
@@ -138,13 +138,8 @@ class InsecureRepeatable:
         return polya.shares(scale, 1 / Fraction(shares), size, chacha20(self._rng.bytes(32)))
 
 
-def found(engine: Engine, seeds: Sequence[int], *, quick: bool) -> Iterator[tuple[float, learning.Judged]]:
-    """One judgement after another: each cloud, at each share of tenants that answer."""
-    for of_cloud in engine.map(_of_cloud, quick, seeds):
-        yield from of_cloud
-
-
 def _of_cloud(quick: bool, seed: int) -> list[tuple[float, learning.Judged]]:  # noqa: FBT001 - what all clouds share
+    """One judgement at each share of tenants that answer."""
     scenario = load("standard")
     year = learning.live(learning.small(scenario) if quick else scenario, seed)
     truth, failures, noises = learning.true_rates(year), failures_of(year), os.urandom(16)
@@ -227,9 +222,5 @@ def run(
     quick: Quick = False,
 ) -> Table:
     """Noise over the ideal when not everybody answers, and the accuracy of findings then."""
-
-    def years(on: Engine) -> Iterator[tuple[float, learning.Judged]]:
-        return found(on, range(seed, seed + seeds), quick=quick)
-
-    judged = side_by_side(engine, address, years, seeds * len(ANSWERING))
+    judged = by_seed(engine, address, _of_cloud, quick, range(seed, seed + seeds))
     return Table(summary(list(rows(SystemSampler(), quick=quick)), judged))

@@ -14,7 +14,7 @@ out, as in `study learning`; noise is fresh.
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -32,11 +32,11 @@ from provider_server.rounds.release import Release
 from simulation.judge.histories import Histories, alone, with_bundle
 from simulation.judge.user_loop import Trial
 from simulation.run.engine_options import Address, EngineKind
-from simulation.run.engines import Engine, Kind
+from simulation.run.engines import Kind
 from simulation.studies import learning
 from simulation.studies.attendance import InsecureRepeatable
 from simulation.studies.impact import trial_of, with_tokens
-from simulation.studies.study import Quick, Seed, Seeds, Table, side_by_side
+from simulation.studies.study import Quick, Seed, Seeds, Table, by_seed
 
 WEEKS, QUICK_WEEKS = (13, 26), (4,)
 AHEAD_H = 13 * HOURS_PER_WEEK
@@ -66,12 +66,6 @@ class Precision:
     own: float
     bundle: float
     both: float
-
-
-def check_history(engine: Engine, seeds: Sequence[int], *, quick: bool) -> Iterator[Precision]:
-    """One cloud after another, after all `weeks_of` it."""
-    for of_cloud in engine.map(_of_cloud, quick, seeds):
-        yield from of_cloud
 
 
 def weeks_of(*, quick: bool) -> tuple[int, ...]:
@@ -153,8 +147,4 @@ def run(
     quick: Quick = False,
 ) -> Table:
     """Precision of checks by a tenant's own history, by the bundle, and by both, after 13 and 26 weeks."""
-
-    def checks(on: Engine) -> Iterator[Precision]:
-        return check_history(on, range(seed, seed + seeds), quick=quick)
-
-    return Table(summary(side_by_side(engine, address, checks, seeds * len(weeks_of(quick=quick)), "checks")))
+    return Table(summary(by_seed(engine, address, _of_cloud, quick, range(seed, seed + seeds))))

@@ -20,7 +20,7 @@ visible, they are those of the cells `…_visible_0`. Generator and learner shar
 the scenario and here.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
@@ -41,13 +41,13 @@ from provider_server.learning.findings import Findings, learn
 from simulation.cloud.profiles import Floats
 from simulation.cloud.visibility import visible
 from simulation.run.engine_options import Address, EngineKind
-from simulation.run.engines import Engine, Kind
+from simulation.run.engines import Kind
 from simulation.studies import attendance, learning
 from simulation.studies.field_cells import CELLS, CORNERS, EVERY, SIZED, Cell
 from simulation.studies.field_decisions import Decision, Reliability, decisions, reliability
 from simulation.studies.field_versions import VersionsFound, found_versions, together
 from simulation.studies.learning import Year
-from simulation.studies.study import Only, Quick, Seed, Seeds, Table, chosen, side_by_side
+from simulation.studies.study import Only, Quick, Seed, Seeds, Table, by_seed, chosen
 
 TWICE = 3  # every third workload is seen twice as often
 CORNER_SEEDS = 3
@@ -116,10 +116,8 @@ class Seen:
     versions: VersionsFound
 
 
-def field(
-    engine: Engine, names: Sequence[str], seeds: Sequence[int], sampler: NoiseSampler, *, quick: bool
-) -> Iterator[tuple[str, Seen]]:
-    """One cloud after another, seed by seed; cells that differ only in what is told and seen share the simulated year.
+def years(names: Sequence[str], seeds: Sequence[int]) -> list[tuple[tuple[str, ...], int]]:
+    """The years that are simulated: cells that differ only in what is told and seen share one.
 
     Of corners there are `CORNER_SEEDS` at most.
     """
@@ -127,19 +125,13 @@ def field(
     groups: list[list[str]] = []
     for _, alike in groupby(sorted(cells, key=_year_of), key=_year_of):
         groups.append([name for name, _ in alike])
-    years = [(_played(group, place), seed) for place, seed in enumerate(seeds) for group in groups]
-    for of_year in engine.map(_of_year, (sampler, quick), [year for year in years if year[0]]):
-        yield from of_year
+    each = [(_played(group, place), seed) for place, seed in enumerate(seeds) for group in groups]
+    return [year for year in each if year[0]]
 
 
 def _played(names: Sequence[str], place: int) -> tuple[str, ...]:
     """Those of which there is a cloud of the seed at that place."""
     return tuple(name for name in names if name not in CORNERS or place < CORNER_SEEDS)
-
-
-def clouds(names: Sequence[str], seeds: int) -> int:
-    """How many clouds these are."""
-    return sum(min(seeds, CORNER_SEEDS) if name in CORNERS else seeds for name in names)
 
 
 def _year_of(named: tuple[str, Cell]) -> str:
@@ -257,8 +249,6 @@ def run(
     """Accuracy of findings from other clouds than the standard one: rarer failures, smaller effects, bad reports."""
     names = chosen(only, EVERY) if only else tuple(CELLS)
     names = tuple(dict.fromkeys((*names, *(CORNERS if corners else ()), *(SIZED if sizes else ()))))
-
-    def years(on: Engine) -> Iterator[tuple[str, Seen]]:
-        return field(on, names, range(seed, seed + seeds), SystemSampler(), quick=quick)
-
-    return Table(summary(names, side_by_side(engine, address, years, clouds(names, seeds))))
+    shared = SystemSampler(), quick
+    seen = by_seed(engine, address, _of_year, shared, years(names, range(seed, seed + seeds)))
+    return Table(summary(names, seen))

@@ -31,7 +31,7 @@ from simulation.judge.histories import Histories, alone, with_bundle
 from simulation.judge.impact import Impact, OwnHistory, check_all, impact, judged, on_mismatch, on_warning
 from simulation.judge.user_loop import Costs, Trial, World, learning_weeks, world_of
 from simulation.run.engine_options import Address, EngineKind
-from simulation.run.engines import Engine, Kind
+from simulation.run.engines import Kind
 from simulation.studies.learning import (
     EPSILONS,
     Year,
@@ -44,7 +44,7 @@ from simulation.studies.learning import (
     small,
     with_next_round,
 )
-from simulation.studies.study import Only, Quick, Seed, Seeds, Table, chosen, side_by_side
+from simulation.studies.study import Only, Quick, Seed, Seeds, Table, by_seed, chosen
 
 STRICT, OWN, NO_ROOM = "_on_mismatch_only", "_with_own_history", "_with_own_history_little_room"
 CLOSED, ALONE, WITHOUT = "_closed_loop", "own_history", "without_pharoah"
@@ -109,13 +109,8 @@ class Asked:
     quick: bool = False
 
 
-def impacts(engine: Engine, seeds: Sequence[int], sampler: NoiseSampler, asked: Asked) -> Iterator[tuple[str, Impact]]:
-    """The impact at each level that is asked for, seed by seed."""
-    for of_seed in engine.map(_work, (sampler, asked), seeds):
-        yield from of_seed
-
-
 def _work(shared: tuple[NoiseSampler, Asked], seed: int) -> list[tuple[str, Impact]]:
+    """The impact at each level that is asked for."""
     sampler, asked = deepcopy(shared)  # as in `learning`
     scenario = small(load("standard")) if asked.quick else load("standard")
     return [*_of_seed(scenario, seed, sampler, asked)]
@@ -215,8 +210,5 @@ def run(
 ) -> Table:
     """Benefit of checks and hints over a year of the standard scenario: mean and range over clouds."""
     asked = Asked(chosen(only, LEVELS), first, quick)
-
-    def clouds(on: Engine) -> Iterator[tuple[str, Impact]]:
-        return impacts(on, range(seed, seed + seeds), SystemSampler(), asked)
-
-    return Table(summary(side_by_side(engine, address, clouds, seeds * len(asked.levels)), asked.levels))
+    found = by_seed(engine, address, _work, (SystemSampler(), asked), range(seed, seed + seeds))
+    return Table(summary(found, asked.levels))

@@ -50,9 +50,9 @@ from simulation.cloud import cloud as world
 from simulation.cloud.scenario import Scenario, load
 from simulation.cloud.truth import context_features
 from simulation.run.engine_options import Address, EngineKind
-from simulation.run.engines import Engine, Kind
+from simulation.run.engines import Kind
 from simulation.run.play import settings_of
-from simulation.studies.study import Quick, Seed, Seeds, Table, side_by_side
+from simulation.studies.study import Quick, Seed, Seeds, Table, by_seed
 from tenant_client.records.journal import Failure, LabelledFailure
 from tenant_client.rounds.counts import build_tables
 
@@ -86,15 +86,8 @@ class Judged:
     planted_covered: tuple[bool, ...]
 
 
-def learning(
-    engine: Engine, seeds: Sequence[int], sampler: NoiseSampler, *, quick: bool
-) -> Iterator[tuple[str, Judged]]:
-    """One judgement after another, seed by seed; with `quick` of a small cloud, which shows that it runs."""
-    for of_seed in engine.map(_of_seed, (sampler, quick), seeds):
-        yield from of_seed
-
-
-def _of_seed(shared: tuple[NoiseSampler, bool], seed: int) -> list[tuple[str, Judged]]:
+def of_seed(shared: tuple[NoiseSampler, bool], seed: int) -> list[tuple[str, Judged]]:
+    """The judgements of a seed's cloud; of a small one it is quick, and shows no more than that it runs."""
     sampler, quick = deepcopy(shared)  # a sampler may have a state, which the next seed must not find changed
     scenario = small(load("standard")) if quick else load("standard")
     year = live(scenario, seed)
@@ -142,11 +135,8 @@ def run(
     quick: Quick = False,
 ) -> Table:
     """Accuracy of findings from a year of the standard scenario: without privacy, at epsilon 1 and 2."""
-
-    def years(on: Engine) -> Iterator[tuple[str, Judged]]:
-        return learning(on, range(seed, seed + seeds), SystemSampler(), quick=quick)
-
-    return Table(summary(side_by_side(engine, address, years, seeds * len(EPSILONS))))
+    shared = SystemSampler(), quick
+    return Table(summary(by_seed(engine, address, of_seed, shared, range(seed, seed + seeds))))
 
 
 def small(scenario: Scenario) -> Scenario:

@@ -14,7 +14,7 @@ Counts are sums over clouds. As in `study learning`, masks and messages are left
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -24,10 +24,10 @@ from federation.protocol.bundle import PairJudgement
 from provider_server.learning.findings import learn
 from provider_server.learning.verdicts import Pair, PairFinding, within_budget
 from simulation.run.engine_options import Address, EngineKind
-from simulation.run.engines import Engine, Kind
+from simulation.run.engines import Kind
 from simulation.studies import learning
 from simulation.studies.attendance import InsecureRepeatable
-from simulation.studies.study import Only, Quick, Seed, Seeds, Table, chosen, side_by_side
+from simulation.studies.study import Only, Quick, Seed, Seeds, Table, by_seed, chosen
 
 NOTHING_PLANTED: Mapping[str, object] = MappingProxyType({"mismatch_share": 0.0, "mismatch_minimum": 0})
 UNSTEADY: Mapping[str, Mapping[str, object]] = MappingProxyType(
@@ -77,14 +77,8 @@ class Accused:
     planted: frozenset[tuple[int, int]]
 
 
-def looks(engine: Engine, names: Sequence[str], seeds: Sequence[int], *, quick: bool) -> Iterator[Accused]:
-    """One year after another, each in both ways."""
-    years = [(name, seed) for name in names for seed in seeds]
-    for both in engine.map(_year, quick, years):
-        yield from both
-
-
 def _year(quick: bool, cloud: tuple[str, int]) -> list[Accused]:  # noqa: FBT001 - what all years share
+    """A year in both ways."""
     name, seed = cloud
     year = learning.live(msgspec.structs.replace(learning.shipped(quick=quick), **CELLS[name]), seed)
     made = learning.releases(year, year.cloud.scenario.epsilon, InsecureRepeatable(os.urandom(16)))
@@ -149,9 +143,5 @@ def run(
     quick: Quick = False,
 ) -> Table:
     """False accusations that a year of bundles makes, each counted once, with a budget over all bundles and without."""
-    names = chosen(only, CELLS)
-
-    def years(on: Engine) -> Iterator[Accused]:
-        return looks(on, names, range(seed, seed + seeds), quick=quick)
-
-    return Table(summary(side_by_side(engine, address, years, 2 * len(names) * seeds, "years")))
+    years = [(name, at) for name in chosen(only, CELLS) for at in range(seed, seed + seeds)]
+    return Table(summary(by_seed(engine, address, _year, quick, years)))

@@ -1,9 +1,5 @@
 """What the hook costs a training job: examples/ddp.py with and without it, in alternation.
 
-First, whole runs of the job behind `pharoah-tenant run` and alone, in alternation: `whole_runs` compares the steps from
-the 100th to the last. On a shared machine two runs of the same job differ by some per cent, so this can only show that
-nothing large is overlooked. What is judged is measured within one run, as follows.
-
 One run of the job on two ranks. Step by step the hook is switched on and off, in pairs of random order, so that both
 see the same machine within milliseconds, which a comparison of whole runs on a shared machine does not. Each round then
 takes one sample, and compares its four steps with four without the hook beside them. Reported, on rank 0, as medians
@@ -174,43 +170,14 @@ def _with_interval(values: Any) -> dict[str, float]:
     return {"median": float(np.median(values)), "low": float(low), "high": float(high)}
 
 
-def whole_runs(runs: int, steps: int = 500) -> dict[str, Any]:
-    """Milliseconds per step of the job behind the client and alone, and the ratio of neighbours."""
-    alone = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    job = [*alone, str(ROOT / "examples" / "ddp.py"), "--steps", str(steps)]
-    client = [sys.executable, "-c", "from tenant_client.cli import app; app()", "run", "--quiet"]
-    both = []
-    for number in range(runs):
-        say(f"pair {number + 1} of {runs} of whole runs")
-        with tempfile.TemporaryDirectory() as home:
-            behind = [*client, "--home", home, "--", *job]
-            both.append((_step_ms(behind), _step_ms(job)) if number % 2 else (_step_ms(job), _step_ms(behind))[::-1])
-    ratios = np.array([with_client / without for with_client, without in both])
-    return {"step_ms": both, "ratio": _with_interval(ratios)}
-
-
-def _step_ms(command: list[str]) -> float:
-    """Time per step by when the job prints it, from the 100th step on."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    seen: dict[int, float] = {}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout or ():
-            if line.startswith("step "):
-                seen[int(line.split()[1])] = time.perf_counter()
-    first, last = min(step for step in seen if step >= 100), max(seen)
-    return 1e3 * (seen[last] - seen[first]) / (last - first)
-
-
 def run(
     rounds: Annotated[int, typer.Option(min=1, help="Each takes one sample.")] = 20,
     pairs: Annotated[int, typer.Option(min=1, help="Steps with and without the hook, in a round.")] = 60,
-    runs: Annotated[int, typer.Option(min=0, help="Pairs of whole runs.")] = 4,
 ) -> Table:
-    """What the hook adds to a step of examples/ddp.py, within one run by both clocks, and over whole runs."""
+    """What the hook adds to a step of examples/ddp.py, within one run, by both clocks."""
     from tenant_client.run.hook.pacing import PacingSettings
 
     say(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores before the start")
-    whole = {"whole_runs": whole_runs(runs)} if runs else {}
     noted = paired(rounds, pairs)
     say(f"load average {os.getloadavg()[0]:.1f} at the end; the job itself is 2 of it")
     size = {"rounds": rounds, "pairs": rounds * pairs}

@@ -14,7 +14,7 @@ further tenant costs: such a row has `measured_tenants` below `tenants`.
 `peak_memory_bytes`        all parties of the measured round, in one process
 
 `speeds` compares, for one tenant, the masks of all vectors for three trustees with the cipher alone on as many bytes,
-and with drawing the noise. `beside_flower` is `study aggregation` on one size: SecAgg+ and ours in this very run.
+and with drawing the noise. SecAgg+ stands beside ours in `study aggregation`.
 
 Not promised: that a line holds beyond memory, or the seconds on another machine.
 """
@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated
@@ -38,13 +38,11 @@ from crypto.ids import Digest, RoundId
 from crypto.masking import MaskKey, sum_of_masks
 from federation.protocol.noise import SystemSampler, noise_share
 from simulation.run.streams import streams
-from simulation.studies import aggregation
 from simulation.studies.scale_round import MASKING, REAL_TENANTS, Costs, Keys, cells_plan, measure
 from simulation.studies.study import Quick, Table, tracked
 
 TENANTS, CELLS = (100, 1_000, 10_000), (10_000, 1_000_000)
 QUICK_TENANTS, QUICK_CELLS = (10, 40), (400,)
-FLOWER, QUICK_FLOWER = (100, 10_000), (20, 1_000)
 FEWEST = 2 * (REAL_TENANTS + 1)  # half of them must be more than the real ones; and a cohort has ten
 GIGABYTE = 10**9
 _STREAM_BYTES = 2**16
@@ -77,23 +75,11 @@ class SpeedRow(msgspec.Struct, frozen=True):
     noise_cpu_seconds: float
 
 
-class FlowerRow(msgspec.Struct, frozen=True):
-    """One round of `study aggregation`: what its keys say."""
-
-    n: int
-    length: int
-    client_cpu_seconds: float
-    wall_seconds: float
-    flower_client_cpu_seconds: float
-    flower_wall_seconds: float
-
-
 class ScaleFigures(msgspec.Struct, frozen=True):
     """Of `study scale`."""
 
     rows: tuple[ScaleRow, ...]
     speeds: tuple[SpeedRow, ...]
-    beside_flower: FlowerRow
 
 
 def sizes(*, quick: bool) -> list[tuple[int, int]]:
@@ -159,7 +145,7 @@ def extended(first: Costs, few: int, more: Costs, many: int, tenants: int) -> Co
     )
 
 
-# ---- masks beside the cipher, and beside Flower ----------------------------------------------------------------------
+# ---- masks beside the cipher ----------------------------------------------------------------------------------------
 
 
 def speed(cells: int) -> SpeedRow:
@@ -200,12 +186,6 @@ def speeds(*, quick: bool) -> tuple[SpeedRow, ...]:
     return tuple(speed(cells) for cells in (QUICK_CELLS if quick else CELLS))
 
 
-def beside_flower(*, quick: bool) -> FlowerRow:
-    """Both sides on the same vectors."""
-    known = asdict(aggregation.measure(*(QUICK_FLOWER if quick else FLOWER), flower=True))
-    return FlowerRow(**{name: known[name] for name in FlowerRow.__struct_fields__})
-
-
 def run(
     gigabytes: Annotated[
         float, typer.Option(min=0.001, help="Hold no round whose contributions are larger; extend a line instead.")
@@ -215,4 +195,4 @@ def run(
 ) -> Table:
     """CPU, bytes and memory of a round for each party, with up to 10,000 tenants and a million cells."""
     held = tracked(rows(gigabytes * GIGABYTE, quick=quick), len(sizes(quick=quick)), "rounds")
-    return Table(ScaleFigures(tuple(held), speeds(quick=quick), beside_flower(quick=quick)))
+    return Table(ScaleFigures(tuple(held), speeds(quick=quick)))

@@ -8,7 +8,6 @@
 ['requests  200,000', '', 'cpu', 'server  0.5']
 """
 
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,9 +19,11 @@ import typer
 
 from federation.runtime.screen import progress as progressing, say
 from simulation.run import engines
-from simulation.run.engines import Engine, Kind
+from simulation.run.engines import Kind
 
 T = TypeVar("T")
+S = TypeVar("S")
+R = TypeVar("R")
 Figures = dict[str, Any]
 ROWS = (list, tuple)
 Seed = Annotated[int, typer.Option("--seed", "--first-seed", min=0, help="The first seed; others follow.")]
@@ -135,12 +136,10 @@ def tracked(steps: Iterable[T], total: int, what: str = "clouds") -> list[T]:
         return list(progress.track(steps, total=total, description=what))
 
 
-def side_by_side(
-    kind: Kind, address: str | None, work: Callable[[Engine], Iterable[T]], total: int, what: str = "clouds"
-) -> list[T]:
-    """All that is worked out on an engine."""
+def by_seed(kind: Kind, address: str | None, work: Callable[[S, R], list[T]], shared: S, items: Sequence[R]) -> list[T]:
+    """All that `work` finds of every item, which are seeds, on an engine."""
     with engines.engine(kind, address) as engine:
-        return tracked(work(engine), total, what)
+        return [one for found in tracked(engine.map(work, shared, items), len(items)) for one in found]
 
 
 def fastest(work: Callable[[], object], repeats: int = 5, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -151,8 +150,3 @@ def fastest(work: Callable[[], object], repeats: int = 5, clock: Callable[[], fl
         work()
         times.append(clock() - began)
     return min(times)
-
-
-def program(name: str) -> str:
-    """A program of this project beside the interpreter."""
-    return str(Path(sys.executable).with_name(name))

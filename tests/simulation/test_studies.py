@@ -27,8 +27,8 @@ NULLS = ("null", "null_bursts")
 
 def aggregation(found: Any) -> None:
     rows = found["rows"]
-    assert [(row["n"], row["length"]) for row in rows] == [(20, 1000), (20, 2000), (50, 1000)]
-    assert [[row[key] is None for key in FLOWER] for row in rows] == [3 * [False], 3 * [False], 3 * [True]]
+    assert [(row["n"], row["length"]) for row in rows] == [(16, 1000), (50, 1000)]
+    assert [[row[key] is None for key in FLOWER] for row in rows] == [3 * [False], 3 * [True]]
     assert all(row["bytes_up"] == 8 * row["length"] and 0 < row["server_seconds"] < row["wall_seconds"] for row in rows)
 
 
@@ -37,12 +37,6 @@ def check(found: Any) -> None:
     assert 0.0001 < found["local_ms"] <= found["local_p99_ms"] < found["p99_ms"]
     assert 1 < found["requests_per_second"] < 100_000
     assert 20 < found["idle_mib"] < found["watchers_mib"] < 2000
-
-
-def epochs(found: Any) -> None:
-    rows = found["rows"]
-    assert [(row["weeks"], row["linked"]) for row in rows] == [(w, on) for w in (6, 8, 10, 12) for on in (False, True)]
-    assert rows[0]["average_precision"] == rows[1]["average_precision"]  # before the change there is nothing to link
 
 
 def field(found: Any) -> None:
@@ -73,19 +67,12 @@ def looks(found: Any) -> None:
     assert all(row["called"] == row["false"] == 0 for row in rows if row["way"] == ways[1])
 
 
-def placement(found: Any) -> None:
-    assert found["by_truth"]["long_jobs"] < min(-0.2, found["by_bundle"]["long_jobs"])
-    assert found["by_truth"]["short_jobs"] > 0.0
-    assert found["by_truth"]["over_capacity"] < 0.1
-
-
 def scale(found: Any) -> None:
     assert [(row["tenants"], row["cells"]) for row in found["rows"]] == [(10, 400), (40, 400)]
     for row in found["rows"]:
         assert row["measured_tenants"] == row["tenants"]
         assert row["tenant_bytes"] > 8 * row["cells"] * row["vectors"]
         assert row["provider_bytes"] > row["tenants"] * row["tenant_bytes"]
-    assert found["beside_flower"]["flower_wall_seconds"] > found["beside_flower"]["wall_seconds"]
 
 
 # A study, what is asked of it beside a small size, and what of its answer could be wrong.
@@ -98,14 +85,11 @@ SMALL: dict[str, tuple[dict[str, Any], Callable[[Any], object]]] = {
     "confirm": ({"only": ["runs"]}, lambda found: found["runs"]["1.3"]["mismatch"] > 900),
     "cost": ({"only": ["codec"]}, lambda found: found),
     "diagnosis": ({"campaign": False}, lambda found: found["two_sided"]["both"]["right"] > 25),
-    "epochs": ({"seeds": 1}, epochs),
     "explanations": ({"of": "folders"}, lambda found: found["seen"]["top1"] > 0.8),
     "field": ({"seeds": 1, "only": ["null", "misreported_20"]}, field),
     "impact": ({"seeds": 1, "first": True, "only": ["epsilon_1", "epsilon_1_closed_loop", impact.WITHOUT]}, impacts),
     "learning": ({"seeds": 1}, learning),
     "looks": ({"seeds": 1, "only": NULLS}, looks),
-    "placement": ({"seeds": 1}, placement),
-    "poison": ({}, lambda found: found["honest_shape_10"]["named"] == 0),
     "scale": ({}, scale),
     "two-sided": ({}, lambda found: found["provider"]["right"] > 20),
     "world": ({"outages": TRACE, "draws": 2, "seeds": 0}, lambda found: found["half"] == "second"),
@@ -143,7 +127,7 @@ def test_a_study_is_a_verb_with_its_options_and_the_alias_is_the_same(study: Stu
 @pytest.mark.parametrize(
     "words",
     [
-        ("attendance", "--clouds", "0"), ("epochs", "--clouds", "1"), ("votes", "--first-seed", "200"),
+        ("attendance", "--clouds", "0"), ("epochs", "--clouds", "1"), ("learning", "--first-seed", "200"),
         ("impact", "--first-bundle", "--only", "own_history"), ("check", "--seconds", "1", "--watchers", "40"),
     ],
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from simulation.studies.diagnosis import campaign, logs, peers, study, two_sided
+from simulation.studies.diagnosis import campaign, logs, study, two_sided
 from simulation.studies.diagnosis.answers import OURS, Answer, ask, blames_infrastructure, fits, here
 from tenant_client.sources.reasons import REASONS, UNKNOWN
 from tests import needs
@@ -76,7 +76,7 @@ def test_a_labelled_log_is_right_unknown_or_wrong(tmp_path: Path) -> None:
     assert logs.score(of_key_error, lambda _: Answer(UNKNOWN))["unknown"] == 1
     of_nothing = corpus(tmp_path, reason="unknown")
     assert logs.score(of_nothing, here)["missed"] == [{"id": "one", "right": ("unknown",), "said": "key_error"}]
-    assert logs.score(corpus(tmp_path, reason="unknown", also=["key_error"]), peers.regex)["right"] == 1
+    assert logs.score(corpus(tmp_path, reason="unknown", also=["key_error"]), here)["right"] == 1
 
 
 CASE = """

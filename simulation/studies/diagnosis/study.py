@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from federation.runtime.screen import say
-from simulation.studies.diagnosis import campaign as campaigns, logs, peers, two_sided
+from simulation.studies.diagnosis import campaign as campaigns, logs, two_sided
 from simulation.studies.diagnosis.answers import OURS, Asked, Tool, asked_of, here
 from simulation.studies.diagnosis.campaign import Case, Ended, cases
 from simulation.studies.study import Quick, Seed, Table, chosen
@@ -55,14 +55,10 @@ def _scored(tool: Asked, ended: Sequence[Ended], left_out: Sequence[str], of_log
     graded = [(one.case, tool(one.log)) for one in ended]
     labelled, ours = list(logs.labelled()), of_logs or tool
     say(f"{len(labelled)} labelled logs")
-    of_regex = logs.score(labelled, peers.regex)
-    regex = {name: of_regex[name] for name in ("n", "right", "unknown", "wrong")}
-    by_regex = campaigns.score([(one.case, peers.regex(one.log)) for one in ended])
     return {
         "campaign": {**campaigns.score(graded), "left_out": left_out, "kinds": campaigns.by_kind(graded)},
         "logs": logs.score(labelled, ours),
         "two_sided": two_sided.score(list(two_sided.cases()), ours),
-        "peers": {"regex": {**regex, "campaign": by_regex}},
     }
 
 
