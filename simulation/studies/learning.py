@@ -382,13 +382,6 @@ def judge(year: Year, truth: Mapping[tuple[str, str], float], findings: Findings
     )
 
 
-def found_pairs(year: Year, findings: Findings) -> Iterator[tuple[int, int]]:
-    """The planted pairs that are called worse, by the numbers of workload and context."""
-    for pair, numbers in numbered(year, findings, 0):
-        if pair.judgement is PairJudgement.WORSE and numbers in year.cloud.mismatched:
-            yield numbers
-
-
 def numbered(year: Year, findings: Findings, epoch: int) -> Iterator[tuple[PairFinding, tuple[int, int]]]:
     """The pairs of single workloads whose tokens are of an epoch, with the numbers of workload and context."""
     scenario = year.cloud.scenario

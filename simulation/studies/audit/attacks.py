@@ -1,5 +1,8 @@
 """The best attacks on releases: the likelihood ratio of all that is seen of a unit, in all marginals of its window.
 
+An attack turns what is seen into one score per canary: the larger, the more likely is the failure there. Its tests are
+thresholds, fixed before anything is seen; the first is the middle between with and without.
+
 Both know the law of the noise as the plan states it. If the noise is narrower in truth, the order of the ratios is
 nearly the same, so that the attack stays good; a bound never depends on it.
 """
@@ -7,7 +10,6 @@ nearly the same, so that the attack stays good; a bound never depends on it.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Protocol
 
 import numpy as np
 from scipy.stats import norm
@@ -21,30 +23,6 @@ from simulation.studies.audit.path import at_canaries
 _REACH = 20.0  # in scales b: counts beyond tell no more than this one
 _CIRCLE = 2**14  # of so many numbers, on which laws are worked out
 _GRAIN, _MOST_GRAINS = 0.001, 1500
-
-
-class Attack(Protocol):
-    """Turns what is seen into one score per canary; its tests are thresholds, fixed before anything is seen."""
-
-    @property
-    def thresholds(self) -> Floats:
-        """One per test; the first is the middle between with and without."""
-
-    def scores(self, seen: Iterable[Floats], canaries: int) -> Floats:
-        """The larger, the more likely is the failure there. `seen` are releases, flat, each with so many `canaries`."""
-
-    def rates(self, factor: float) -> tuple[Floats, Floats]:
-        """How often each test flags members and others, if the scale of the noise is `factor` times the plan's."""
-
-    def claimed(self, delta: float) -> float:
-        """The epsilon that the project states for this attacker."""
-
-
-def attack_on(plan: Plan, held: float) -> Attack:
-    """The one for the plan's mechanism, when `held` times the noise that the plan asks for is unknown to it."""
-    if plan.mechanism is Mechanism.DISCRETE_GAUSSIAN:
-        return GaussianAttack(plan, held)
-    return LaplaceAttack(plan, held)
 
 
 @dataclass(frozen=True)
@@ -133,6 +111,16 @@ class LaplaceAttack:
     def claimed(self, delta: float) -> float:
         """What the plan claims; with shares missing the project promises nothing in figures."""
         return plan_loss(self.plan).at(delta)
+
+
+Attack = GaussianAttack | LaplaceAttack
+
+
+def attack_on(plan: Plan, held: float) -> Attack:
+    """The one for the plan's mechanism, when `held` times the noise that the plan asks for is unknown to it."""
+    if plan.mechanism is Mechanism.DISCRETE_GAUSSIAN:
+        return GaussianAttack(plan, held)
+    return LaplaceAttack(plan, held)
 
 
 def _log_law(scale: float, part: float) -> Floats:

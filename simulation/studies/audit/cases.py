@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 
@@ -70,24 +69,6 @@ class Row:
     verdict: Verdict
     expected: Verdict
     cpu_s: float = 0.0
-
-
-class Case(Protocol):
-    """One line of the report, before it is measured."""
-
-    @property
-    def setting(self) -> str:
-        """What is audited."""
-
-    @property
-    def runs(self) -> int:
-        """As many as a report has."""
-
-    def run(self) -> Tally:
-        """One more run."""
-
-    def judged(self, tally: Tally, risk: float) -> Row:
-        """What all runs together say; wrong with probability `risk` at most."""
 
 
 class InsecureScale:
@@ -224,3 +205,6 @@ class OfOne:
             verdict=Verdict.CONVICTED if by_counts > 0 else Verdict.WITHIN,
             expected=self.expected,
         )
+
+
+Case = OfReleases | OfOne

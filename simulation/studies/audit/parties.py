@@ -29,7 +29,6 @@ from tenant_client.rounds.policy import Policy, check_plan
 
 DEFAULTS = PlanTable()
 TENANTS = DEFAULTS.cohort_minimum
-OWNERS = DEFAULTS.owners_minimum
 CONTEXTS, DELTA = 40, 1e-8
 _MASKING = 3  # the last three trustees, as the provider chooses them
 
