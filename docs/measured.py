@@ -6,7 +6,7 @@
 docs/measured.json holds each figure with the command that gives it, least and most over runs, the machine in words and
 the commit. A test compares the page with what this makes of the file, so that it cannot say anything else. A figure
 whose `key` is null is read off by a person; keys are paths into the JSON that the command prints, parts divided by "/".
-A command that ends in `# TAG` runs in a checkout of that tag alone: its study has been taken down since.
+A study that has been taken down since runs in a checkout of the tag that its command names.
 """
 
 import argparse
@@ -27,16 +27,16 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES, PAGE = ROOT / "docs/measured.json", ROOT / "docs/measured.md"
-TAKEN_DOWN = "  # evidence-2026-11"
+TAKEN_DOWN = "git checkout evidence-2026-11 && "  # before the command of a study that is no more
 HEAD = """\
 # Measured
 
 Written by `make measured` from `docs/measured.json`; do not edit. Each table names the command that gives its figures,
 the machine and the commit. A value is the mean over runs, or the median where `make measured` took it; least and most
 are over runs, or a 95% interval where the command gives one. "As quoted at" a commit means that the figure was carried
-over from the documents of that commit; what is not known of its runs is left out. A command that ends in
-`# evidence-2026-11` runs in a checkout of that tag: its study has been taken down since. Times are of one machine:
-compare them with what stands beside them, not with those of another. Real data are not part of the repository
+over from the documents of that commit; what is not known of its runs is left out. A study that
+has been taken down since runs in a checkout of the tag that its command names. Times are of one machine: compare them
+with what stands beside them, not with those of another. Real data are not part of the repository
 ([replays](replays.md)).
 """
 
@@ -78,7 +78,7 @@ def main() -> None:
     unknown = set(options.names) - {entry.name for entry in entries}
     if unknown:
         parser.error(f"no figures {sorted(unknown)}; there are {', '.join(entry.name for entry in entries)}")
-    if gone := [one.name for one in entries if one.name in options.names and one.command.endswith(TAKEN_DOWN)]:
+    if gone := [one.name for one in entries if one.name in options.names and one.command.startswith(TAKEN_DOWN)]:
         parser.error(f"{gone[0]} is measured in a checkout of the tag that its command names")
     for entry in entries if not options.page else ():
         if entry.name in options.names or (entry.quick and not options.names):

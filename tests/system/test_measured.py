@@ -28,7 +28,7 @@ def test_a_figure_lies_within_its_range_and_its_command_exists(entry: measured.E
         assert (figure.low is None) == (figure.high is None)
         if figure.value is not None and figure.low is not None and figure.high is not None:
             assert figure.low <= figure.value <= figure.high, figure.what
-    if not entry.command.endswith(measured.TAKEN_DOWN):
+    if not entry.command.startswith(measured.TAKEN_DOWN):
         parse(shlex.split(entry.command))
 
 
