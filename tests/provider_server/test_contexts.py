@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from benchmarks.contexts import TITAN, Planted, agreement, everything, lived_on, plant, shuffled, titan_lives
 from federation.protocol.life_table import Floats
 from provider_server.analysis.contexts import ContextMap, find_contexts, nearest, widened
 from provider_server.analysis.partition import Fleet, told_by_failures
 from provider_server.analysis.selection import NodeTable, Selected, select
+from tests.support.planted_contexts import TITAN, Planted, agreement, everything, lived_on, plant, shuffled, titan_lives
 
 SEEDS = range(3)
 MODEL = [Selected("model", 90.0, 0.005, 4.0)]

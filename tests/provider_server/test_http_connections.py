@@ -1,7 +1,7 @@
 """Connections to the tenants' port: who is silent or slow is cut off, and shuts out nobody who says what it wants.
 
-A real SuperLink over TLS, real connections; what they do stands in `tests.support.slow_callers`. The attack with 1,000
-of them is in `benchmarks/slow_callers.py`; here there are as many as fill the places.
+A real SuperLink over TLS, real connections; what they do stands in `tests.support.slow_callers`. There are as many
+of them as fill the places.
 """
 
 import ssl

@@ -14,8 +14,8 @@ from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.analysis.rules import Rule
 from provider_server.learning.bundle import compose
 from provider_server.learning.findings import Findings, learn
-from simulation.bench.learning import Year, live, releases, small, true_rates
 from simulation.cloud.scenario import load
+from simulation.studies.learning import Year, live, releases, small, true_rates
 from tests.support.changing import replace
 from tests.support.factories import InsecureSilence
 from tests.support.plans import InsecureSeeded

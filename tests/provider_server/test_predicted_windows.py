@@ -34,8 +34,8 @@ from provider_server.fleet.exposure import rows_of
 from provider_server.learning import windows
 from provider_server.learning.windows import infrastructure, mean_risks, predict_window
 from provider_server.rounds.release import Release
-from simulation.bench.learning import Year, live, releases, small
 from simulation.cloud.scenario import load
+from simulation.studies.learning import Year, live, releases, small
 from tests.support.changing import replace
 
 Rates = Mapping[tuple[str, str], float]
