@@ -4,7 +4,7 @@ Each cell (`simulation.studies.field_cells`) is a cloud of its own kind, at epsi
 the visible share of failures that it names, learnt by the provider's own learner as in `simulation.studies.learning`.
 Means over seeds, counts of all seeds together.
 
-`oracle_precision`           the average precision of an oracle that sees the same releases (`simulation.studies.field_oracle`)
+`oracle_precision`           the same of an oracle that sees the same releases (`simulation.studies.field_oracle`)
 `worse_true`, `worse_false`  planted and other pairs that are called worse
 `confounded_true`            planted pairs that are called confounded
 `planted`                    how many pairs are planted

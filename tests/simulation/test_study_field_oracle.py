@@ -1,4 +1,4 @@
-"""The oracle of `study field` knows the law of what is released, and ranks by it."""
+"""The oracle of the study `field` knows the law of what is released, and ranks by it."""
 
 import numpy as np
 import pytest
