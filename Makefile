@@ -94,15 +94,9 @@ vectors: install ## Regenerate the test vectors; fails when they differ from wha
 		&& test -z "$$(git ls-files --others --exclude-standard -- tests/vectors)" \
 		|| { echo "make: error: the vectors changed; review them and add them to git if this is meant" >&2; exit 1; }
 
-.PHONY: bench
-bench: install ## Run the benchmarks
-	@for figure in run stock_round poison telemetry hazard traces classification flight_recorder stability overhead; do \
-		$(BIN)/python benchmarks/$$figure.py || exit 1; \
-	done
-
 .PHONY: gpu
 gpu: ## Try on a GPU all that needs one, 8 minutes, no network: PYTHON= one that has PyTorch; report in out/gpu
-	@"$(PYTHON)" -m benchmarks.gpu
+	@"$(PYTHON)" -m simulation.studies.gpu
 
 .PHONY: gpu-wheels
 gpu-wheels: ## Fetch into out/gpu-wheels what `make gpu` needs beside PyTorch, as requirements.lock has it
@@ -118,11 +112,11 @@ gpu-wheels: ## Fetch into out/gpu-wheels what `make gpu` needs beside PyTorch, a
 
 .PHONY: measured
 measured: install ## Measure the quick figures anew, and write docs/measured.md from all of them
-	@$(BIN)/python benchmarks/measured.py
+	@$(BIN)/python docs/measured.py
 
 .PHONY: screenshots
 screenshots: install ## Take the pictures of docs/images anew; needs chromium
-	@$(BIN)/python benchmarks/screenshots.py
+	@$(BIN)/python docs/screenshots.py
 
 .PHONY: reference
 reference: install ## Write docs/reference/ (commands, settings, messages, JSON) from the code

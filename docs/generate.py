@@ -50,29 +50,22 @@ from provider_server.verbs import (
     telemetry,
     votes,
 )
-from simulation.bench import (
-    aggregation,
-    attendance as bench_attendance,
-    check as bench_check,
-    check_history as bench_check_history,
-    checkpoints as bench_checkpoints,
-    closed_loop as bench_closed_loop,
-    epochs as bench_epochs,
-    field as bench_field,
-    goodput as bench_goodput,
-    impact,
-    learning as bench_learning,
-    looks as bench_looks,
-    nodes as bench_nodes,
-    placement as bench_placement,
-    scale as bench_scale,
-    slow as bench_slow,
-    votes as bench_votes,
-    world as bench_world,
-)
 from simulation.judge import score
 from simulation.replay import brca, lung, lung_times, philly, titan, titan_times
 from simulation.run import processes
+from simulation.studies import (
+    aggregation,
+    attendance,
+    check as check_study,
+    check_history,
+    epochs,
+    field,
+    impact,
+    learning as learning_study,
+    looks,
+    scale,
+    world,
+)
 from tenant_client.advice import changes, expectations, explanation, hints, replacement, resources, told
 from tenant_client.diagnosis.stragglers import waits, what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
@@ -187,8 +180,6 @@ JSON: dict[str, Any] = {
     "pharoah-provider slow": slow.PacesView,
     "pharoah-provider expectations": provider_expectations.ExpectationsView,
     "pharoah-provider findings": list[store.FindingRow],
-    "pharoah-provider backup": list[store.BackupRow],
-    "pharoah-provider restore": list[store.BackupRow],
     "pharoah-sim run": score.Summary,
     "pharoah-sim federation": processes.HeldHere,
     "pharoah-sim status": simulation.cli.RunStatus,
@@ -199,24 +190,17 @@ JSON: dict[str, Any] = {
     "pharoah-sim replay lung": lung.LungResult,
     "pharoah-sim replay lung --hide-times": lung_times.LungTimesResult,
     "pharoah-sim replay brca": brca.BrcaResult,
-    "pharoah-sim bench aggregation": aggregation.Rows,
-    "pharoah-sim bench attendance": bench_attendance.AttendanceFigures,
-    "pharoah-sim bench closed-loop": bench_closed_loop.LoopRows,
-    "pharoah-sim bench nodes": bench_nodes.NodesFigures,
-    "pharoah-sim bench field": bench_field.FieldRows,
-    "pharoah-sim bench looks": bench_looks.LooksRows,
-    "pharoah-sim bench check-history": bench_check_history.CheckHistoryRows,
-    "pharoah-sim bench epochs": bench_epochs.EpochsFigures,
-    "pharoah-sim bench votes": bench_votes.VotesRows,
-    "pharoah-sim bench world": bench_world.WorldFigures,
-    "pharoah-sim bench slow": bench_slow.SlowRows,
-    "pharoah-sim bench goodput": bench_goodput.GoodputRows,
-    "pharoah-sim bench scale": bench_scale.ScaleFigures,
-    "pharoah-sim bench learning": dict[str, bench_learning.LearningFigures],
-    "pharoah-sim bench check": bench_check.CheckFigures,
-    "pharoah-sim bench checkpoints": dict[str, bench_checkpoints.Summary],
-    "pharoah-sim bench placement": dict[str, bench_placement.Summary],
-    "pharoah-sim bench impact": dict[str, dict[str, impact.Range | None]],
+    "pharoah-sim study aggregation": aggregation.Rows,
+    "pharoah-sim study attendance": attendance.AttendanceFigures,
+    "pharoah-sim study field": field.FieldRows,
+    "pharoah-sim study looks": looks.LooksRows,
+    "pharoah-sim study check-history": check_history.CheckHistoryRows,
+    "pharoah-sim study epochs": epochs.EpochsFigures,
+    "pharoah-sim study world": world.WorldFigures,
+    "pharoah-sim study scale": scale.ScaleFigures,
+    "pharoah-sim study learning": dict[str, learning_study.LearningFigures],
+    "pharoah-sim study check": check_study.CheckFigures,
+    "pharoah-sim study impact": dict[str, dict[str, impact.Range | None]],
 }
 WRITTEN = "Written by `make reference` from the code; do not edit.\n"
 
@@ -334,7 +318,7 @@ def _json() -> Iterator[str]:
     yield (
         "What every verb with `--json` prints, as JSON Schema. Keys are added within a version, and never renamed.\n"
         "`watch` prints one such object for each hint, on a line of its own. Of `pharoah-sim run` the schema has the\n"
-        "top-level keys and the scores; `bench learning` and `bench impact` have a key for each level of privacy.\n"
+        "top-level keys and the scores; `study learning` and `study impact` have a key for each level of privacy.\n"
     )
     for verb, kind in JSON.items():
         yield f"## {verb}\n"

@@ -25,7 +25,7 @@ from provider_server.verbs import (
     votes,
 )
 
-FEDERATION, FLEET, RELEASES, STORE = "Federation", "Fleet", "Releases and findings", "Store"
+FEDERATION, FLEET, RELEASES = "Federation", "Fleet", "Releases and findings"
 
 app = CommandLine(
     name="pharoah-provider",
@@ -42,4 +42,3 @@ app.add(FLEET, spares.spares)
 app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain)
 app.add(RELEASES, votes.votes, slow.slow, expectations.expectations)
 app.add(RELEASES, learning.publish, learning.catalogue, store.findings)
-app.add(STORE, store.backup, store.restore)

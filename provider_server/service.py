@@ -8,10 +8,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
+
+from prometheus_client import CollectorRegistry
 
 from crypto.errors import Refusal
 from crypto.roots import root_of
@@ -24,7 +26,7 @@ from federation.transport.client import Peer
 from federation.transport.introductions import Introducing
 from provider_server.hints.no_tenants import NoTenants
 from provider_server.hints.own_recorder import OwnRecorder, recording
-from provider_server.hints.poller import Live, polling
+from provider_server.hints.poller import Live, Sink, polling
 from provider_server.home import CONTROL, founded_hour, open_publisher
 from provider_server.intake import webhook
 from provider_server.intake.recorder import LeaseRecorder
@@ -37,11 +39,11 @@ from provider_server.online.passes import Passes, list_keys, pass_seed
 from provider_server.online.service import serve_online
 from provider_server.online.sessions import Sessions, session_key
 from provider_server.operations.admin import operator_app, watching_app
-from provider_server.operations.alerts import Board, Webhook
 from provider_server.operations.round_runner import Rounds, Watched
-from provider_server.outputs.sinks import sinks
+from provider_server.outputs.node_metrics import NodeMetrics, PlanMetrics
+from provider_server.outputs.nvsentinel import Nvsentinel, Strategy
 from provider_server.rounds.provider import Provider
-from provider_server.settings import ProviderSettings
+from provider_server.settings import Outputs, ProviderSettings
 from provider_server.week import tell_directory
 
 logger = logging.getLogger(__name__)
@@ -97,7 +99,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
         rounds = Rounds(provider, publisher, link, trustees, settings, metrics, now_hour, founded_hour(home))
         keep_pass_keys(home, provider, settings)
         tell_directory(provider, trustees)
-        live = Live(home, provider, settings, metrics, time.time, sinks(settings.outputs, metrics.registry, home))
+        live = Live(home, provider, settings, metrics, time.time, _sinks(settings.outputs, metrics.registry, home))
         stack.enter_context(polling(live))
         stack.enter_context(_on_hangup(live.reload))
         stack.enter_context(recording(OwnRecorder(provider, home, settings.telemetry), settings.telemetry))
@@ -115,7 +117,7 @@ def online(
     """
     _allow_files()
     certificate, key = read(home / "tls.pem"), read(home / "tls.key")
-    sessions, hints = Sessions(session_key(read_key(home / "context.key")), time.time), provider.hints
+    sessions, hints = Sessions(session_key(read_key(home / "context.key")), time.time), provider.store.hints
     passes = _passes(home, provider, metrics) if settings.passes.batches_per_week else None
     try:
         server = serve_online(
@@ -142,6 +144,14 @@ def _passes(home: Path, provider: Provider, metrics: Metrics | None) -> Passes:
             metrics.passes.labels(event).inc(passes)
 
     return Passes(provider, pass_seed(read_key(home / "context.key")), time.time, os.urandom, count)
+
+
+def _sinks(settings: Outputs, registry: CollectorRegistry, home: Path) -> list[Sink]:
+    """The receivers of reports on nodes that the settings name."""
+    found: list[Sink] = [NodeMetrics(registry), PlanMetrics(home, registry)] if settings.node_metrics else []
+    if settings.nvsentinel_socket:
+        found.append(Nvsentinel(settings.nvsentinel_socket, Strategy[settings.nvsentinel_strategy]))
+    return found
 
 
 def keep_pass_keys(home: Path, provider: Provider, settings: ProviderSettings) -> None:
@@ -180,7 +190,7 @@ def _peer(trustee: TrusteeRecord, introducing: Introducing) -> Peer:
 def watching_nodes(home: Path, settings: ProviderSettings) -> Iterator[int]:
     """The provider's own nodes and the metrics port alone, without a federation: yields the port."""
     metrics = Metrics()
-    live = Live(home, NoTenants(), settings, metrics, time.time, sinks(settings.outputs, metrics.registry, home))
+    live = Live(home, NoTenants(), settings, metrics, time.time, _sinks(settings.outputs, metrics.registry, home))
     try:
         at = socket.create_server((LOOPBACK, settings.listen.metrics_port))
     except OSError as error:
@@ -196,17 +206,12 @@ def watching_nodes(home: Path, settings: ProviderSettings) -> Iterator[int]:
 
 
 def serve(home: Path, rounds: Rounds, settings: ProviderSettings) -> NoReturn:
-    """Holds rounds when they are due, for ever, and sends alerts."""
-    board, url = Board(), settings.alerts.webhook_url
+    """Holds rounds when they are due, for ever."""
     certificate, warn_next_s = read(home / "tls.pem"), 0.0
-    with Webhook(url) if url else nullcontext() as webhook:
-        while True:
-            if time.monotonic() >= warn_next_s:
-                warn_of_end(certificate, datetime.now(UTC))
-                keep_pass_keys(home, rounds.provider, settings)
-                warn_next_s = time.monotonic() + WARN_EVERY_S
-            more = rounds.step()
-            if webhook is not None:
-                webhook.put(board.alerts(rounds.conditions(), time.time()))
-            if not more:
-                time.sleep(settings.rounds.retry_s)
+    while True:
+        if time.monotonic() >= warn_next_s:
+            warn_of_end(certificate, datetime.now(UTC))
+            keep_pass_keys(home, rounds.provider, settings)
+            warn_next_s = time.monotonic() + WARN_EVERY_S
+        if not rounds.step():
+            time.sleep(settings.rounds.retry_s)

@@ -185,21 +185,13 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise BadSettings(f"[kubernetes] namespaces: {error}", hint="copy the id that `enrol` printed") from error
 
 
-class Alerts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Receiver of alerts, in the format of Alertmanager's v2 API. Empty: none."""
-
-    webhook_url: str = ""
-
-
 class Outputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where reports on the provider's own nodes go; see docs/nodes.md. Empty: nowhere.
 
-    `node_metrics` shows nodes by name at the metrics port. `otlp_headers_file` has a `name: value` on each line.
+    `node_metrics` shows nodes by name at the metrics port.
     """
 
     node_metrics: bool = False
-    otlp_url: str = ""
-    otlp_headers_file: str = ""
     nvsentinel_socket: str = ""
     nvsentinel_strategy: Literal["STORE_ONLY", "EXECUTE_REMEDIATION"] = "STORE_ONLY"
 
@@ -214,7 +206,6 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     live: Live = Live()
     names: Names = Names()
     passes: PassesTable = PassesTable()
-    alerts: Alerts = Alerts()
     leases: Leases = Leases()
     kubernetes: Kubernetes = Kubernetes()
     outputs: Outputs = Outputs()

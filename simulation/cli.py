@@ -1,4 +1,4 @@
-"""`pharoah-sim`: a simulated cloud, replays of real data through the real federation, and benchmarks.
+"""`pharoah-sim`: a simulated cloud, replays of real data through the real federation, and studies.
 
 Results go to stdout (`--json` with stable keys), progress and everything else to stderr. Exit codes: 0 ok, 2 failed.
 """
@@ -21,12 +21,10 @@ from federation.runtime.clock import now_hour
 from federation.runtime.console import AsJson, CommandLine, Console, Force, InputFile, Verb, check_new, group
 from federation.runtime.screen import progress as progressing, say, show, show_json
 from federation.runtime.visible import counted_as, json_text
-from simulation.bench.context_verbs import goodput, slow
-from simulation.bench.verbs import bench
-from simulation.bench.world_verbs import world
 from simulation.run import engines
 from simulation.run.engine_options import Address, EngineKind
 from simulation.run.engines import Kind
+from simulation.studies.verbs import studies
 
 if TYPE_CHECKING:
     from simulation.judge.score import Outcome
@@ -39,10 +37,8 @@ app = CommandLine(
 )
 replay = group("replay", "Run the federation on real data and compare with the pooled analysis.")
 app.add_typer(replay)
-app.add_typer(bench)
-bench.command(cls=Verb)(slow)
-bench.command(cls=Verb)(goodput)
-bench.command(cls=Verb)(world)
+app.add_typer(studies)
+app.add_typer(studies, name="bench", hidden=True)  # as the verb was called; issues still name it
 
 PASSWORD_BYTES, SALT_BYTES = 12, 16
 

@@ -18,8 +18,6 @@ PYTHON = {
     "celpy": "`pip install cel-python==0.5.0` adds it, for the rules of admission policies",
     "kubernetes_validate": "`pip install kubernetes-validate==1.37.0` adds it, with published schemas",
     "nvidia_resiliency_ext": "`pip install --no-deps nvidia-resiliency-ext defusedxml` adds it",
-    "opentelemetry": "`pip install 'pharoah[otlp]'` adds it",
-    "rotel": "`pip install rotel==0.0.1a15` adds it",
     "torchft": "`pip install torchft==0.2.0` adds it",
     "mlflow": "`pip install mlflow-skinny==3.17.2` adds it",
     "wandb": "`pip install wandb==0.31.0` adds it",

@@ -5,7 +5,7 @@
 The suite runs in several orders, on new examples, while other processes keep every processor busy; it has to notice
 when a check is broken (`tests/mutants.py`); every decoder of foreign bytes goes through the fuzzer; the audit
 measures what the whole path, from tenants to release, gives away; and jobs are made to fail for the diagnosis to find
-out why (`benchmarks/diagnosis`).
+out why (`pharoah-sim study diagnosis`).
 A step that fails ends none of the others. The exit status is 1 if any did.
 """
 
@@ -72,11 +72,12 @@ def _parser() -> argparse.ArgumentParser:
 def steps(orders: int, fuzz_s: int) -> list[Step]:
     """The audit first, for it is the shortest."""
     suite = (sys.executable, "-m", "pytest", *PARALLEL, "--hypothesis-profile", "searching", "--order-seed")
+    study = (sys.executable, "-m", "simulation", "study")
     return [
-        Step("audit", (sys.executable, "benchmarks/audit.py")),
-        Step("diagnosis", (sys.executable, "-m", "benchmarks.diagnosis")),
-        Step("syndromes", (sys.executable, "-m", "benchmarks.syndromes", "--jobs", "8", "--clean", "4", "--json")),
-        Step("odd ranks", (sys.executable, "-m", "benchmarks.odd_ranks")),
+        Step("audit", (*study, "audit")),
+        Step("diagnosis", (*study, "diagnosis")),
+        Step("syndromes", (*study, "syndromes", "--jobs", "8", "--clean", "4", "--json")),
+        Step("odd ranks", (*study, "odd-ranks")),
         Step("mutants", (sys.executable, "tests/mutants.py")),
         *(Step(f"order {seed}", (*suite, str(seed)), under_load=True) for seed in range(1, orders + 1)),
         Step("fuzz", ("make", "--no-print-directory", "fuzz", f"SECONDS_EACH={fuzz_s}")),

@@ -8,12 +8,11 @@ for batch in loader:
 
 from accelerate import Accelerator
 
-from tenant_client.run.hook.hook import current_hook
+import pharoah
 
 
 def after_step(accelerator: Accelerator, folder: str) -> None:
     """Saves the state when a hint of the provider asks for a checkpoint; needs `pharoah-tenant run`."""
-    hook = current_hook()
-    if hook.should_checkpoint():
-        with hook.phase("checkpoint"):
+    if pharoah.should_checkpoint():
+        with pharoah.phase("checkpoint"):
             accelerator.save_state(folder)

@@ -6,7 +6,7 @@ trainer = Trainer(callbacks=[PharoahCallback(lambda state: save(state))])
 from collections.abc import Callable
 from typing import Any
 
-from tenant_client.run.hook.hook import current_hook
+import pharoah
 
 try:
     from composer import Callback
@@ -22,7 +22,6 @@ class PharoahCallback(Callback):  # type: ignore[misc]  # it has no types here
 
     def batch_end(self, state: Any, _logger: object) -> None:
         """Composer's event after each batch."""
-        hook = current_hook()
-        if hook.should_checkpoint():
-            with hook.phase("checkpoint"):
+        if pharoah.should_checkpoint():
+            with pharoah.phase("checkpoint"):
                 self.save(state)

@@ -5,7 +5,7 @@ trainer = Trainer(callbacks=[PharoahCallback("hinted.ckpt")])
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 
-from tenant_client.run.hook.hook import current_hook
+import pharoah
 
 
 class PharoahCallback(Callback):  # type: ignore[misc]  # it has no types here
@@ -16,7 +16,6 @@ class PharoahCallback(Callback):  # type: ignore[misc]  # it has no types here
 
     def on_train_batch_end(self, trainer: Trainer, _module: LightningModule, *_args: object) -> None:
         """Lightning's event after each batch."""
-        hook = current_hook()
-        if hook.should_checkpoint():
-            with hook.phase("checkpoint"):
+        if pharoah.should_checkpoint():
+            with pharoah.phase("checkpoint"):
                 trainer.save_checkpoint(self.checkpoint)

@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Callable
 
-from tenant_client.run.hook.hook import current_hook
+import pharoah
 
 LOGGERS = ("torchft_quorums", "torchft_commits", "torchft_errors")
 FIELDS = ("replica_id", "rank", "quorum_id", "step", "commit_result", "error")
@@ -38,7 +38,6 @@ def show_events() -> None:
 
 def after_step(save: Callable[[], object]) -> None:
     """Saves when a hint of the provider asks for a checkpoint; does nothing outside of `pharoah-tenant run`."""
-    hook = current_hook()
-    if hook.should_checkpoint():
-        with hook.phase("checkpoint"):
+    if pharoah.should_checkpoint():
+        with pharoah.phase("checkpoint"):
             save()

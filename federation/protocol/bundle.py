@@ -92,19 +92,6 @@ class HazardEntry(Record, frozen=True):
         _require_interval("rate", self.rate_low, self.rate, self.rate_high)
 
 
-class FactorEntry(Record, frozen=True):
-    """The ratio of infrastructure failures at a level of a dimension (size, season), with its 95% interval."""
-
-    dimension: Text
-    level: Text
-    ratio: Number
-    ratio_low: Number
-    ratio_high: Number
-
-    def __post_init__(self) -> None:
-        _require_interval("ratio", self.ratio_low, self.ratio, self.ratio_high)
-
-
 class RuleEntry(Record, frozen=True):
     """Software that fails more often on all contexts: its `conditions` as text, and its rate over that of the rest."""
 
@@ -152,7 +139,7 @@ class Statement(Record, frozen=True):
             raise ValueError("epsilon must be positive and finite, delta in [0, 1)")
 
 
-class Bundle(Message, frozen=True, tag="pharoah/bundle/4"):
+class Bundle(Message, frozen=True, tag="pharoah/bundle/5"):
     """The findings at one time. Bundle 0 of an epoch has a catalogue and no findings.
 
     `band_edges_hours` are the ages that bound the bands of `hazards`, from 0 on, one more than there are bands.
@@ -168,7 +155,6 @@ class Bundle(Message, frozen=True, tag="pharoah/bundle/4"):
     hazards: Many[HazardEntry]
     statement: Statement | None
     band_edges_hours: Few[Number] = ()
-    factors: Many[FactorEntry] = ()
     rules: Many[RuleEntry] = ()
     context_names: Many[ContextName] = ()
     evidence: Evidence | None = None

@@ -10,6 +10,7 @@
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +23,8 @@ _NEGLIGIBLE_EXPONENT = 700.0
 _TAU_TERMS = 10_000
 _LOWEST_LOG_RHO = math.log(1e-24)
 _LOG_ORDERS = math.log(1e-6), math.log(1e12)
+_GOLDEN = (math.sqrt(5) - 1) / 2
+_NARROW = 1e-7
 
 
 @dataclass(frozen=True)
@@ -115,10 +118,23 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         order = 1 + excess
         return order * rho + (math.log(1 / delta) - math.log(order)) / excess + math.log1p(-1 / order)
 
-    from scipy.optimize import minimize_scalar  # a third of a second that most programs need not spend
+    return max(0.0, _lowest(at_order, *_LOG_ORDERS))
 
-    best = minimize_scalar(at_order, bounds=_LOG_ORDERS, method="bounded", options={"xatol": 1e-9})
-    return max(0.0, float(best.fun))
+
+def _lowest(cost: Callable[[float], float], low: float, high: float) -> float:
+    """The lowest value of a function that falls and then rises, by golden sections; any value of it is a bound."""
+    left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+    at_left, at_right = cost(left), cost(right)
+    while high - low > _NARROW:
+        if at_left < at_right:
+            high, right, at_right = right, left, at_left
+            left = high - _GOLDEN * (high - low)
+            at_left = cost(left)
+        else:
+            low, left, at_left = left, right, at_right
+            right = low + _GOLDEN * (high - low)
+            at_right = cost(right)
+    return min(at_left, at_right)
 
 
 def zcdp_rho(epsilon: float, delta: float) -> float:
@@ -128,10 +144,10 @@ def zcdp_rho(epsilon: float, delta: float) -> float:
     highest = epsilon
     while zcdp_epsilon(highest, delta) < epsilon:
         highest *= 2
-    from scipy.optimize import brentq
-
-    log_rho = brentq(lambda x: zcdp_epsilon(math.exp(x), delta) - epsilon, _LOWEST_LOG_RHO, math.log(highest))
-    return math.exp(log_rho)
+    low, high = _LOWEST_LOG_RHO, math.log(highest)
+    while low < (middle := (low + high) / 2) < high:
+        low, high = (middle, high) if zcdp_epsilon(math.exp(middle), delta) < epsilon else (low, middle)
+    return math.exp(low)
 
 
 def noise_scales(

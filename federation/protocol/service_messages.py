@@ -10,8 +10,8 @@ tenant → provider   Outcome             what a test confirmed; sent only if th
 caller → server     Signed(Introduction)   who calls, in the metadata of a call (`federation.transport.introductions`)
 
 - A hint names a lease, and no device, node, serial number or other tenant. Its suspicion is a kind of hardware.
-- Hints and ends of one tenant are numbered together, 1, 2, 3, …, with a gap only after a restore of the provider from
-  a backup. No number is used twice, so a tenant that stores the last number misses none.
+- Hints and ends of one tenant are numbered together, upwards. No number is used twice, so a tenant that stores the last
+  number misses none, also of a provider whose store of yesterday was put back.
 - An end says when, and whether the lease's job waits for another lease: no outcome, which is the tenant's.
 - The provider signs each, so that a tenant can show others what it was told (`tenant_client.evidence`).
 """

@@ -34,6 +34,7 @@ EXTRAS = {
     "pharoah-provider": "provider",
     "pharoah-sim": "simulation",
 }
+PAGES = {"fastapi", "jinja2", "starlette", "uvicorn"}  # of the extra `page`, which those of the programs include
 OURS = {"crypto", "federation", "trustee", "tenant_client", "provider_server", "simulation"}
 HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -239,9 +240,11 @@ class Console:
             self.say_error(f"the database cannot be used: {error}", "use another --home, or restore it from a backup")
             raise typer.Exit(code) from error
         except ModuleNotFoundError as error:
-            if self.program not in EXTRAS or (error.name or "").partition(".")[0] in OURS:
+            missing = (error.name or "").partition(".")[0]
+            if self.program not in EXTRAS or missing in OURS:
                 raise
-            needed = f"this verb needs `pip install 'pharoah[{EXTRAS[self.program]}]'`"
+            extra = "page" if self.program == "pharoah-tenant" and missing in PAGES else EXTRAS[self.program]
+            needed = f"this verb needs `pip install 'pharoah[{extra}]'`"
             self.say_error(needed, f"the module {error.name} is not installed")
             raise typer.Exit(code) from error
 

@@ -32,12 +32,10 @@ from types import MappingProxyType
 from typing import Annotated, Literal
 
 import msgspec
-import numpy as np
 import polars as pl
 from msgspec import Meta
 
 from crypto.errors import DecodeError
-from federation.protocol.life_table import Floats
 from federation.protocol.toml_tables import loads, rows, shipped
 from provider_server.fleet.telemetry.catalogue import METRICS
 from provider_server.fleet.telemetry.summaries import MISSING, HourSummary
@@ -49,7 +47,6 @@ CALM_H = 24
 CAP = 9.0  # no score is higher, so that one burst is forgotten within some half-lives
 FORGET_H = 28 * 24
 MIN_PEERS = 8
-PRIOR_H = 168.0  # pseudo-hours at each level, in which it is left once
 
 FRESH, STALE, SILENT, UNKNOWN = "fresh", "stale", "silent", "unknown"
 STATUS = pl.Enum([FRESH, STALE, SILENT, UNKNOWN])
@@ -328,25 +325,3 @@ def _why(words: Mapping[str, str], best: Mapping[str, str | float] | None) -> st
     text = f"{best['device'] or 'node'}: {float(best['total']):.4g} {words[metric]} lately"
     text += f", usual {float(best['usual']):.2g}" if METRICS[metric].kind == "counter" else " above its peers"
     return text + (f"; not reported for {best['silent_h']} h" if best["silent_h"] else "")
-
-
-def level_transitions(levels: pl.DataFrame, prior_h: float = PRIOR_H) -> Floats:
-    """Probability (from, to), shape (4, 4), that a node at one level is at another an hour later; rows sum to 1.
-
-    `levels` are rows of `BuildUp.add`, of any hours. A step counts where it ends in a fresh hour: a level that is held
-    for want of telemetry says nothing. The prior is `prior_h` hours at each level, left once, for a level beside it.
-    """
-    ordered = levels.select("node", "hour", "level", "status").sort("node", "hour")
-    before = ordered.select(pl.all().shift(1).name.suffix("_before"))
-    steps = pl.concat([ordered, before], how="horizontal").filter(
-        (pl.col("node") == pl.col("node_before"))
-        & (pl.col("hour") == pl.col("hour_before") + 1)
-        & (pl.col("status") == FRESH)
-        & (pl.col("status_before") != UNKNOWN)
-    )
-    counts = np.zeros((LEVELS, LEVELS))
-    np.add.at(counts, (steps["level_before"].to_numpy(), steps["level"].to_numpy()), 1.0)
-    beside = np.eye(LEVELS, k=1) + np.eye(LEVELS, k=-1)
-    left = beside / beside.sum(axis=1, keepdims=True)
-    counts += (prior_h - 1.0) * np.eye(LEVELS) + left
-    return np.asarray(counts / counts.sum(axis=1, keepdims=True), np.float64)

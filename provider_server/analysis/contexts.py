@@ -29,7 +29,6 @@ the same failures to select features and to form groups.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -43,7 +42,6 @@ from provider_server.analysis.selection import LEAST_FAILURES, NodeTable, Select
 LEAST_NODES = 5
 LEVELS_SHOWN = 3
 LEAST_SPREAD = float(np.log(2.0))  # of log rates between contexts, for hardware that nobody has seen
-PUSHES = 200
 UNKNOWN = ""
 
 
@@ -273,64 +271,3 @@ def _off(values: Floats, look: Look, spread: float) -> Floats:
     outside = np.maximum(np.maximum(look.low - values, values - look.high), 0.0)
     off = np.minimum(outside / max(spread, 1e-12), 1.0)
     return np.where(np.isfinite(values), off, unknown)
-
-
-# ---- a picture -----------------------------------------------------------------------------------------------------
-
-
-def layout(table: NodeTable, found: ContextMap) -> Floats:
-    """Positions (N, 2) for a picture: a disc of nodes per context, discs with a like look near one another.
-
-    A node that is not in the map lies at the rim of the nearest context's disc. Equal inputs give equal pictures.
-    """
-    joined = nearest(table, found)
-    numbers = [found.of(node) or joined[node][0] for node in table.nodes]
-    place_of = {context.number: place for place, context in enumerate(found.contexts)}
-    group = np.array([place_of[number] for number in numbers], np.intp)
-    order = sorted(range(len(table.nodes)), key=lambda place: (table.nodes[place] in joined, table.nodes[place]))
-    radii = np.sqrt(np.maximum(np.bincount(group, minlength=len(found.contexts)), 1.0))
-    centres, rank = _apart(_centres(found) * radii.sum(), radii), np.zeros(len(order))
-    for one in range(len(radii)):
-        mine = [place for place in order if group[place] == one]
-        rank[mine] = np.arange(len(mine))
-    # a sunflower's seeds: every disc is filled evenly
-    angle, radius = np.pi * (3.0 - np.sqrt(5.0)) * rank, np.sqrt(rank)
-    return np.asarray(centres[group] + radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1), np.float64)
-
-
-def _centres(found: ContextMap) -> Floats:
-    """Positions (contexts, 2) whose distances are like those of looks (classical scaling), within a unit square."""
-    count = len(found.contexts)
-    squares = np.zeros((count, count))
-    for place, (weight, spread) in enumerate(zip(found.weights, found.spreads, strict=True)):
-        looks = [of_context[place] for of_context in found.looks]
-        squares += weight * np.array([[_unlike(one, other, spread) for other in looks] for one in looks])
-    inner = np.eye(count) - 1.0 / count
-    values, vectors = np.linalg.eigh(-inner @ squares @ inner / 2.0)
-    axes = [vectors[:, -k] * np.sqrt(max(values[-k], 0.0)) if k <= count else np.zeros(count) for k in (1, 2)]
-    signs = [np.sign(axis[np.argmax(np.abs(axis).round(9))]) or 1.0 for axis in axes]
-    return np.stack([axis * sign for axis, sign in zip(axes, signs, strict=True)], axis=1)
-
-
-def _unlike(one: Look, other: Look, spread: float) -> float:
-    """0 where two contexts have the same in a feature, 1 where they have nothing in common."""
-    if one.low is None or one.high is None or other.low is None or other.high is None:
-        mine, theirs = set(one.levels), set(other.levels)
-        return 1.0 - len(mine & theirs) / max(len(mine | theirs), 1)
-    return min(abs(one.low + one.high - other.low - other.high) / 2.0 / max(spread, 1e-12), 1.0)
-
-
-def _apart(centres: Floats, radii: Floats) -> Floats:
-    """The centres, pushed until discs no longer overlap (or nearly so)."""
-    moved = centres.copy()
-    for _ in range(PUSHES):
-        for one, other in combinations(range(len(radii)), 2):
-            line = moved[other] - moved[one]
-            length = float(np.hypot(*line))
-            lacking = 1.2 * (radii[one] + radii[other]) - length
-            if lacking > 0.0:
-                turn = np.array([np.cos(other), np.sin(other)])  # for centres in one place
-                push = lacking / 2.0 * (line / length if length > 1e-9 else turn)
-                moved[one] -= push
-                moved[other] += push
-    return moved

@@ -1,7 +1,7 @@
 """Hazards of build-up levels from the fleet's own events: no tenant data, so no privacy budget is spent.
 
-    levels (buildup) ───┬─ hours_at_risk ─┬─ exposure_and_events ─ fit_levels ─▶ rates, ratios ─ probability_of_failure
-    events (summaries) ─┘                 └─ fleet_curves ─▶ Kaplan–Meier, Nelson–Aalen, Cox, by lifelines
+    levels (buildup) ───┬─ hours_at_risk ─ exposure_and_events ─ fit_levels ─▶ rates, ratios
+    events (summaries) ─┘
 
 A failure is a hardware error, or a node that falls silent. An hour is at risk if the node reported in the hour before
 and had no failure in the `QUIET_H` hours before, since a failure so soon after counts as the same one. An hour, and the
@@ -10,22 +10,20 @@ level.
 
 Guarantees. Every failure that counts lies in an hour at risk, which counts as a whole. The fit is the Poisson maximum
 likelihood with time-varying levels (`analysis.hazard`), drawn together by `prior_sd`; counts are exact, so intervals
-hold sampling alone. `probability_of_failure` is exact for nodes that drift independently, as an hourly Markov chain.
+hold sampling alone.
 
 Not promised: that silence is a failure. If more than `MOST_AT_ONCE` of the nodes at risk (and at least two) fall silent
 in one hour, it is taken for network, monitoring or maintenance and left out; other planned restarts must be named.
-Levels are only approximately Markov.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
 import polars as pl
 
-from federation.protocol.life_table import Dimension, Floats, LifeTable
+from federation.protocol.life_table import Dimension, LifeTable
 from provider_server.analysis.buildup import LEVELS, SILENT, UNKNOWN
 from provider_server.analysis.fleet_hours import FleetHours
 from provider_server.analysis.hazard import Cells, Estimate, HazardFit, Model, fit_hazard, predict_levels
@@ -34,7 +32,6 @@ from provider_server.fleet.telemetry.samples import HOUR_S
 QUIET_H = 24
 MOST_AT_ONCE = 0.1
 PRIOR_SD = 1.0  # of log rates between contexts, levels and bands: factors, not decades
-REPAIR = "repair"
 LOST, FAILED_REMAP, UNHEALTHY = "node lost", "row remapping failure", "GPU unhealthy"
 READ_FROM = ("xid", "row_remap_failure", "gpu_health")  # the metrics that tell of failures
 
@@ -184,41 +181,6 @@ def hour_of_week() -> Bands:
     return Bands("season", ("weekday night", "weekday day", "weekend"), position)
 
 
-def node_age(first_hour: Mapping[str, int], edges_days: Sequence[float]) -> Bands:
-    """Ages of nodes since `first_hour`, in bands between `edges_days` (ascending, without 0 and the end)."""
-    edges = [0.0, *edges_days]
-    names = [f"{low:g}-{high:g} d" for low, high in pairwise(edges)] + [f"{edges[-1]:g}+ d"]
-    days = (pl.col("hour") - pl.col("node").replace_strict(dict(first_hour), return_dtype=pl.Int64)) / 24.0
-    return Bands("age", tuple(names), pl.sum_horizontal((days >= edge).cast(pl.Int64) for edge in edges_days))
-
-
-def since_repair(
-    nodes: Iterable[str], end_hour: int, back_h: Mapping[str, Sequence[int]], edges_h: Sequence[float]
-) -> Bands | None:
-    """Hours since a node's last repair (`back_h`, by node), in bands; None where none of these nodes has one by then.
-
-    The first band is of hours with no repair before them.
-    """
-    told = pl.DataFrame(
-        [(node, hour) for node in sorted(nodes) for hour in back_h.get(node, ()) if hour < end_hour],
-        schema={"node": pl.String, "back": pl.Int64},
-        orient="row",
-    ).sort("back")
-
-    def position(hours: pl.Series) -> pl.Series:
-        asked = hours.struct.unnest().with_row_index("row").sort("hour")
-        joined = asked.join_asof(
-            told.sort("back"), left_on="hour", right_on="back", by="node", check_sortedness=False
-        ).sort("row")
-        since = joined["hour"] - joined["back"]
-        found = [(since >= edge).cast(pl.Int64) for edge in (0.0, *edges_h)]
-        return pl.select(pl.sum_horizontal(found).fill_null(0)).to_series()
-
-    bands = ("none", *(f"{low:g}-{high:g} h" for low, high in pairwise((0.0, *edges_h))), f"{edges_h[-1]:g}+ h")
-    expression = pl.struct("node", "hour").map_batches(position, return_dtype=pl.Int64)
-    return None if told.is_empty() else Bands(REPAIR, bands, expression)
-
-
 def exposure_and_events(at_risk: pl.DataFrame, contexts: Mapping[str, int], bands: Bands | None = None) -> LifeTable:
     """Node-hours and failures over (context, level, band); `at_risk` as by `hours_at_risk`, bands default to seasons.
 
@@ -242,6 +204,64 @@ def exposure_and_events(at_risk: pl.DataFrame, contexts: Mapping[str, int], band
     for array, name in zip(arrays[:3], ("failures", "hours", "nodes"), strict=True):
         array[index] = cells[name].to_numpy()
     return LifeTable(dimensions, *arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Gathered:
+    """What estimates rest on, small enough for any fleet: no row for each hour.
+
+    `table` as by `exposure_and_events`; `evidence`: factor ("level" or "context"), value, failures, node_hours, nodes;
+    `kinds`: kind, failures, the most frequent first.
+    """
+
+    table: LifeTable
+    evidence: pl.DataFrame
+    kinds: pl.DataFrame
+
+    @property
+    def failures(self) -> int:
+        """Failures at risk."""
+        return int(self.kinds["failures"].sum())
+
+    @property
+    def node_hours(self) -> int:
+        """Node-hours at risk."""
+        return int(self.evidence.filter(factor="level")["node_hours"].sum())
+
+
+def gather(parts: Iterable[pl.DataFrame], contexts: Mapping[str, int]) -> Gathered:
+    """All that estimates need of hours at risk, as by `hours_at_risk`, of some nodes after the other.
+
+    `contexts` has the number of each node's context.
+    """
+    tables, evidence, kinds = [], [], []
+    for at_risk in parts:
+        # of no node at all: polars takes an empty mapping for one to text
+        own = pl.col("node").replace_strict(contexts or {"": 0}, return_dtype=pl.Int64)
+        tables.append(exposure_and_events(at_risk, contexts))
+        evidence += [_evidence(at_risk, "level", pl.col("level").cast(pl.Int64)), _evidence(at_risk, "context", own)]
+        kinds.append(at_risk.filter(pl.col("kind").is_not_null()).group_by("kind").agg(failures=pl.len()))
+    table = _with_hours(sum(tables[1:], tables[0]))
+    by_value = pl.concat(evidence).group_by("factor", "value").agg(pl.col("failures", "node_hours", "nodes").sum())
+    by_kind = pl.concat(kinds).group_by("kind").agg(pl.col("failures").sum())
+    order = by_kind.sort("failures", "kind", descending=True)
+    return Gathered(table, by_value.sort("factor", "value"), order)
+
+
+def _with_hours(table: LifeTable) -> LifeTable:
+    """Without contexts that were never at risk, of which nothing can be said."""
+    first, *others = table.dimensions
+    kept = np.flatnonzero(table.marginal(first.name).exposure_node_hours)
+    dimension = Dimension(first.name, tuple(first.levels[place] for place in kept))
+    arrays = (table.events, table.exposure_node_hours, table.at_risk, table.noise_variance)
+    return LifeTable((dimension, *others), *(array[kept] for array in arrays))
+
+
+def _evidence(at_risk: pl.DataFrame, factor: str, value: pl.Expr) -> pl.DataFrame:
+    counted = at_risk.group_by(value=value).agg(
+        failures=pl.col("kind").count(), node_hours=pl.len(), nodes=pl.col("node").n_unique()
+    )
+    return counted.with_columns(pl.col("failures", "node_hours", "nodes").cast(pl.Int64), factor=pl.lit(factor))
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,16 +296,3 @@ def fit_levels(table: LifeTable, prior_sd: float = PRIOR_SD) -> LevelFit:
     shaped = Estimate(rates.value.reshape(shape), rates.log_sd.reshape(shape))
     by_level = predict_levels(fit, everywhere, "level")
     return LevelFit(fit, table.levels("context"), shaped, by_level, fit.ratios("level")[1])
-
-
-def probability_of_failure(rates: Floats, transitions: Floats, level: int, nodes: int, hours: float) -> float:
-    """Probability that one of `nodes`, all at `level` now, fails within `hours`.
-
-    `rates` (LEVELS,) are per node-hour; `transitions` (LEVELS, LEVELS) are hourly, rows sum to 1 (`level_transitions`).
-    A node spends an hour at its level, then moves. For nodes at several levels multiply what survives.
-    """
-    whole = int(hours)
-    hour = np.exp(-rates)[:, None] * transitions
-    rest = np.exp(-rates * (hours - whole))
-    alive = float((np.linalg.matrix_power(hour, whole) @ rest)[level])
-    return float(-np.expm1(nodes * np.log(alive)))

@@ -15,7 +15,7 @@ others say. A pair is *worse* where θ > 2.
 So estimates and probabilities are right on average over all pairs. An interval of that kind is not one of a single
 pair: few pairs are worse, so it is drawn towards one, and a small effect that is there lies outside of it more often
 than not. The intervals that are published are those of the pair by itself, at a prior that prefers no ratio: they hold
-95% of the time whatever the ratio is (measured in `simulation.bench.field`).
+95% of the time whatever the ratio is (measured in `simulation.studies.field`).
 
 A pair is judged by what the *other* pairs say of its workload and context: its own count is taken out of the main
 effects (leave one out, by one scoring step), and their uncertainty is integrated over. Main effects maximise the

@@ -20,7 +20,6 @@ from provider_server.analysis.ratio_grid import LOG_RATIO, NARROWEST, Rows, narr
 
 Places = NDArray[np.intp]
 
-LEAST_EXPOSURE = 1e-6  # failures expected: less says nothing under any noise
 GRID_STEP = 0.02  # of the log mean
 LOG_FACTOR = np.linspace(-4.0, 5.0, 19)  # of the rate: where a cap's effect is worked out
 LEAST_SHARE = 1e-3  # of a pair's failures that may count; less says nothing under any noise

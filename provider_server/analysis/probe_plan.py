@@ -15,8 +15,8 @@ Guarantees. A plan costs at most the budget of its hours and what `saved_minutes
 visited. A node is visited at most once in a plan, with the test that is worth most. Pure; equal input gives an equal
 plan.
 
-Not promised: that it is optimal, since nodes change, and tests find some defects alike; `benchmarks/probes.py` has its
-distance from a plan that knows the true hazards. That a defect can be found before it fails a job at all.
+Not promised: that it is optimal, since nodes change, and tests find some defects alike (its distance from a plan that
+knows the true hazards is in docs/measured.md). That a defect can be found before it fails a job at all.
 
 Source: Whittle, Journal of Applied Probability 25A, 1988 (restless bandits); Cora (probes under a budget).
 """

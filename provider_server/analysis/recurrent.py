@@ -116,10 +116,3 @@ def rate(found: Spells) -> Estimate:
     spread = math.sqrt(float(((failures - value * hours) ** 2).sum()))
     log_sd = spread / failures.sum() if failures.any() else math.inf
     return Estimate(np.array([value]), np.array([log_sd]))
-
-
-def to_first_failure(found: Spells) -> pl.DataFrame:
-    """Node, start_h, stop_h, failed of spells up to each node's first failure, in hours of the window."""
-    earlier = pl.col("failed").cast(pl.Int64).cum_sum().over("node") - pl.col("failed").cast(pl.Int64)
-    hours = [(pl.col(name) - found.start_h).alias(name) for name in ("start_h", "stop_h")]
-    return found.spells.filter(earlier == 0).select("node", *hours, "failed")

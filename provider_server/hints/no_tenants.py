@@ -23,10 +23,9 @@ class NoHints:
         return []
 
 
-class NoTenants:
-    """What the poller needs of a provider (`poller.Landlord`), without leases and bundles."""
+class NoLeases:
+    """A store without leases."""
 
-    settings = PlanSettings(epsilon=1.0, delta=0.0, cohort_minimum=1, noise_shares=1)
     hints = NoHints()
 
     def placed(self, _hour: float) -> list[tuple[Lease, tuple[str, ...]]]:
@@ -36,6 +35,13 @@ class NoTenants:
     def leases(self, _start_hour: float, _end_hour: float) -> list[Lease]:
         """No leases."""
         return []
+
+
+class NoTenants:
+    """What the poller needs of a provider (`poller.Landlord`), without leases and bundles."""
+
+    settings = PlanSettings(epsilon=1.0, delta=0.0, cohort_minimum=1, noise_shares=1)
+    store = NoLeases()
 
     def newest_bundle(self) -> bytes | None:
         """None was published."""

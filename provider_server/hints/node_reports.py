@@ -1,7 +1,7 @@
 """What is known of each of the provider's own nodes after an hour of telemetry, for other programs of the operator.
 
     levels of BuildUp, contexts ─ reports ─▶ NodeReport × nodes ─ keep ─▶ nodes.json in the home
-                                                                └─▶ sinks: metrics, OTLP, NVSentinel (`outputs`)
+                                                                └─▶ sinks: metrics, NVSentinel (`outputs`)
 
 Only the provider's own telemetry goes in: no release, lease, tenant or token. So these reports need no federation.
 

@@ -91,10 +91,8 @@ class Sink(Protocol):
         """OutputFailed if they could not be handed on."""
 
 
-class Landlord(Protocol):
-    """What the poller needs of a provider."""
-
-    settings: PlanSettings
+class LeaseStore(Protocol):
+    """What the poller needs of a provider's store."""
 
     @property
     def hints(self) -> HintLog:
@@ -105,6 +103,16 @@ class Landlord(Protocol):
 
     def leases(self, start_hour: float, end_hour: float) -> list[Lease]:
         """Leases that overlap these hours."""
+
+
+class Landlord(Protocol):
+    """What the poller needs of a provider."""
+
+    settings: PlanSettings
+
+    @property
+    def store(self) -> LeaseStore:
+        """Its leases and hints."""
 
     def newest_bundle(self) -> bytes | None:
         """The signed bytes of the newest bundle."""
@@ -193,16 +201,16 @@ class Live:
 
     def _look(self, kept: Kept, states: dict[str, NodeState], end_hour: int) -> None:
         """Judges all leases at the end of an hour and stores new hints."""
-        before = self._provider.hints.state()
+        before = self._provider.store.hints.state()
         episodes = Episodes.resumed(before) if before is not None else Episodes()
         at_h = float(end_hour)
-        running = {lease.lease for lease in self._provider.leases(at_h, at_h + 1e-6)}
+        running = {lease.lease for lease in self._provider.store.leases(at_h, at_h + 1e-6)}
         episodes.ended(episodes.known - running)  # a lease may have ended long before its end was told
-        placed = self._provider.placed(at_h)
+        placed = self._provider.store.placed(at_h)
         drafts = episodes.look(at_h, self._hazards(kept, states, placed, running, at_h))
         if (after := episodes.state()) != before:
             tenant_of = {lease.lease: lease.tenant for lease, _ in placed}
-            self._provider.hints.append([(tenant_of[draft.lease], draft) for draft in drafts], before, after)
+            self._provider.store.hints.append([(tenant_of[draft.lease], draft) for draft in drafts], before, after)
         self._note(episodes, [draft.state.value for draft in drafts])
 
     def _hazards(

@@ -10,8 +10,7 @@
   then pairs again: four fits without further iteration. Hazards converge, damped if need
   be, or `learn` raises `Unsettled`; pairs do.
 - *Rates* are those of the workloads that ran there: the hazard times their mean risk.
-- *Versions* of an archetype (`analysis.versions`) and factors of size and season (`learning.factors`) are derived
-  afterwards and change no rate or verdict.
+- *Versions* of an archetype (`analysis.versions`) are derived afterwards and change no rate or verdict.
 """
 
 import logging
@@ -26,7 +25,6 @@ from federation.protocol.evidence import Evidence
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.analysis.cap_correction import ALIKE, capped_slope
 from provider_server.analysis.capped_hazard import Rates, Units, fit_capped
-from provider_server.analysis.factors import Factor
 from provider_server.analysis.filed_elsewhere import More, filed_elsewhere
 from provider_server.analysis.hazard import Estimate, Unsettled
 from provider_server.analysis.mismatch import Mismatches
@@ -71,7 +69,6 @@ class Findings:
     pairs: tuple[PairFinding, ...]
     rates: tuple[RateFinding, ...]
     versions: Mapping[str, Partition] = field(default_factory=dict)
-    factors: tuple[Factor, ...] = ()
     rules: tuple[Rule, ...] | None = None
     evidence: Evidence | None = None
 

@@ -22,9 +22,8 @@ import numpy as np
 import polars as pl
 
 from crypto.errors import DecodeError, Refusal
-from federation.protocol.life_table import Floats
-from provider_server.analysis.buildup import BuildUp, level_transitions, signals_of
-from provider_server.analysis.contexts import ContextMap, find_contexts, layout
+from provider_server.analysis.buildup import BuildUp, signals_of
+from provider_server.analysis.contexts import ContextMap, find_contexts
 from provider_server.analysis.fleet_events import at_risk_in_parts
 from provider_server.analysis.fleet_hours import FleetHours, Recorder
 from provider_server.analysis.selection import NodeTable, Selected, select
@@ -157,14 +156,10 @@ def forget(build_up: BuildUp, repairs: Iterable[Repair], after_hour: int, to_hou
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """One stretch: what to keep, what was selected and why, each node's place in a picture, and what was left out."""
+    """One stretch: what to keep, what was selected and why, and what was left out."""
 
     kept: Kept
     selected: tuple[Selected, ...]
-    nodes: tuple[str, ...]
-    positions: Floats
-    levels: pl.DataFrame
-    transitions: Floats
     failures: float
     quality: Quality
     doubts: Mapping[str, int]
@@ -192,10 +187,6 @@ def observe(
     return Observed(
         kept.after(repairs),
         chosen,
-        table.nodes,
-        layout(table, found),
-        last,
-        level_transitions(seen.hours.levels()),
         float(table.failures.sum()),
         seen.quality,
         seen.doubts,
@@ -301,5 +292,5 @@ def levels_of(kept: Kept | None) -> range:
 
 
 def label_of(number: int) -> str:
-    """The name under which a context is known in leases and pictures."""
+    """The name under which a context is known in leases."""
     return f"context {number}"

@@ -21,7 +21,6 @@ from provider_server.fleet.leases import Lease
 from provider_server.fleet.own_failures import OwnRecord
 from provider_server.learning import findings as learning, publication_gate
 from provider_server.learning.bundle import charges, compose
-from provider_server.learning.factors import add_factors
 from provider_server.learning.findings import Findings
 from provider_server.learning.links import Names, agreed, renamed
 from provider_server.learning.operators_set import OperatorsSet, as_operators_see, opened
@@ -71,7 +70,7 @@ class Publisher:
 
     def releases(self) -> list[Release]:
         """All releases, oldest first."""
-        return [gate.from_bytes(data) for data in self._store.releases()]
+        return gate.releases_of(self._store)
 
     def learn(self, releases: Sequence[Release]) -> Findings:
         """The findings for tenants, from the sums in `releases` and the provider's own exposure.
@@ -97,8 +96,7 @@ class Publisher:
         charged = charges(told_before, releases[-1].plan)
         releases, leases = renamed(releases, self._leases(releases), self._names(releases))
         findings = self._findings(releases, leases, record)
-        findings = dataclasses.replace(findings, pairs=tuple(within_budget(findings.pairs, charged)))
-        return add_factors(findings, releases, leases)
+        return dataclasses.replace(findings, pairs=tuple(within_budget(findings.pairs, charged)))
 
     def review(self, releases: Sequence[Release]) -> Comparison | None:
         """Compares how the learner and the bundle in force predict the newest window; None where they cannot be."""
@@ -152,10 +150,10 @@ class Publisher:
 
     def unpublished(self) -> bool:
         """Whether no bundle includes the newest release yet."""
-        releases, newest = self._store.releases(), self.newest()
-        if not releases:
+        release, newest = gate.newest_of(self._store), self.newest()
+        if release is None:
             return False
-        return newest is None or newest.until_hour < gate.from_bytes(releases[-1]).plan.end_hour
+        return newest is None or newest.until_hour < release.plan.end_hour
 
     def _names(self, releases: Sequence[Release]) -> Names:
         """The tokens in the newest release's epoch of those in older ones, as far as they are linked."""

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from provider_server.network.flower import Context, Grid, ServerApp, TaskIdentity
-from provider_server.network.grid_tenants import GridTenants
+from provider_server.network.flower import Context, ServerApp, TaskIdentity
+from provider_server.network.grid_tenants import Grid, GridTenants
 from provider_server.week import Tenants
 
 logger = logging.getLogger(__name__)

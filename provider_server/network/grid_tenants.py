@@ -18,20 +18,20 @@ reader to check.
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
-from typing import TYPE_CHECKING, NewType
+from typing import TYPE_CHECKING, NewType, Protocol
 
 import httpx
-from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from crypto.errors import DecodeError
 from federation.protocol.queries import BLOB, RECORD, Fault, Query, unwrap, wrap
+from federation.transport.flower_wire import UNREADABLE
 
 if TYPE_CHECKING:  # Flower takes half a second to import, and the federated week needs only the protocol
-    from provider_server.network.flower import Error, Grid, Message
+    from provider_server.network.flower import Error, Message
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,6 @@ LOOK_S = 1.0  # from one look at who is connected to the next
 NODE_UNAVAILABLE = 5
 DRAIN_S = 60.0  # how long after the deadline an answer that came in time stays fetchable
 LONGEST_NAME = 64
-UNREADABLE = (ProtobufDecodeError, ValueError, TypeError, LookupError, AttributeError, RecursionError)  # by inflating
 FLOWER_ERRORS = {
     0: "UNKNOWN",
     1: "LOAD_CLIENT_APP_EXCEPTION",
@@ -56,6 +55,19 @@ FLOWER_ERRORS = {
     7: "INVALID_FAB",
     8: "CLIENT_APP_CRASHED",
 }
+
+
+class Grid(Protocol):
+    """What is used of a Flower grid."""
+
+    def get_node_ids(self) -> Iterable[int]:
+        """All nodes that are connected."""
+
+    def push_messages(self, messages: "Iterable[Message]") -> Iterable[str]:
+        """Sends questions; their ids, in this order, empty for one that is not sent."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> "Iterable[Message]":
+        """The answers to these questions that are there."""
 
 
 class Why(StrEnum):
@@ -103,7 +115,7 @@ class _Asked:
 class GridTenants:
     """`provider_server.week.Tenants` over a Flower grid; needs a Flower task's identity, as every ServerApp has it."""
 
-    def __init__(self, grid: "Grid", deadline_s: float, poll_s: float = 0.1) -> None:
+    def __init__(self, grid: Grid, deadline_s: float, poll_s: float = 0.1) -> None:
         self._grid = grid
         self._deadline_s = deadline_s
         self._poll_s = poll_s

@@ -18,9 +18,7 @@ import ssl
 import stat
 import threading
 import time
-from base64 import b64decode
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -30,21 +28,11 @@ from starlette.concurrency import run_in_threadpool
 
 from crypto.errors import PharoahError
 from federation.runtime.web.guard import Asgi, Event, Receive, Scope, Send
+from federation.transport.flower_wire import FLEET, claimed_key, is_signed
 from provider_server.network.connections import CONNECTION, ConnectionLimits, Places, TimedProtocol
-from provider_server.network.flower import (
-    FLEET_HTTP_PUBLIC_KEY_HEADER,
-    FLEET_HTTP_SIGNATURE_HEADER,
-    SYSTEM_TIME_TOLERANCE,
-    TIMESTAMP_HEADER,
-    TIMESTAMP_TOLERANCE,
-    PushMessagesRequest,
-    bytes_to_public_key,
-    now,
-    verify_signature,
-)
+from provider_server.network.flower import fleet_pb2
 
 OURS = "/pharoah/"
-FLEET = "/v1/fleet/"
 ACTIVATE, PUSH_OBJECT, PUSH_MESSAGES = (FLEET + name for name in ("activate-node", "push-object", "push-messages"))
 PASSED = frozenset(
     {ACTIVATE, PUSH_OBJECT, PUSH_MESSAGES}
@@ -119,7 +107,7 @@ async def _is_known(scope: Scope, is_registered: Callable[[bytes], bool]) -> boo
     """Whether a registered node signed the header of this request, or of one before it on this connection."""
     connection: TimedProtocol = scope[CONNECTION]
     headers = dict(scope["headers"])
-    if connection.key and _decoded(headers, FLEET_HTTP_PUBLIC_KEY_HEADER) == connection.key:
+    if connection.key and claimed_key(headers) == connection.key:
         return True
     key = await run_in_threadpool(_signer, headers, is_registered)
     if key:
@@ -130,25 +118,10 @@ async def _is_known(scope: Scope, is_registered: Callable[[bytes], bool]) -> boo
 def _signer(headers: dict[bytes, bytes], is_registered: Callable[[bytes], bool]) -> bytes:
     """The public key of the registered node that signed the time in these headers; empty for anybody else.
 
-    The same window as Flower's, which looks at each request again.
+    Flower, which looks at each request again, has the same window.
     """
-    key, signature = (_decoded(headers, name) for name in (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER))
-    stamp = headers.get(TIMESTAMP_HEADER.encode(), b"")
-    try:
-        age_s = (now() - datetime.fromisoformat(stamp.decode("ascii"))).total_seconds()
-    except (ValueError, TypeError):  # no time, or one without a zone
-        return b""
-    is_fresh = -SYSTEM_TIME_TOLERANCE < age_s < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
-    if not is_fresh or not is_registered(key):
-        return b""
-    return key if verify_signature(bytes_to_public_key(key), stamp, signature) else b""
-
-
-def _decoded(headers: dict[bytes, bytes], name: str) -> bytes:
-    try:
-        return b64decode(headers.get(name.encode(), b""), validate=True)
-    except ValueError:
-        return b""
+    key = claimed_key(headers)
+    return key if is_registered(key) and is_signed(headers) else b""
 
 
 async def _body(receive: Receive, most_bytes: int) -> bytes | None:
@@ -167,7 +140,7 @@ async def _body(receive: Receive, most_bytes: int) -> bytes | None:
 def _is_own_reply(body: bytes) -> bool:
     """Whether a push is one reply of the node that signs it; Flower checks neither."""
     try:
-        asked = PushMessagesRequest.FromString(body)
+        asked = fleet_pb2.PushMessagesRequest.FromString(body)
     except ProtobufDecodeError:
         return False
     said = [message.metadata for message in asked.messages_list]

@@ -32,12 +32,15 @@ import socket
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
+from io import BytesIO
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from types import SimpleNamespace
+from typing import Any, Self
+from zipfile import ZipFile, ZipInfo
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -49,48 +52,26 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from fastapi import FastAPI
 from sqlalchemy.exc import SQLAlchemyError
+from starlette.middleware import Middleware
 
 from crypto.errors import PharoahError, Refusal
 from federation.runtime.web.guard import Asgi
+from federation.transport.flower_wire import CONTROL, RUNTIME, TASK_TOKEN_HEADER, call
 from provider_server.network.connections import DEFAULT_LIMITS, ConnectionLimits
 from provider_server.network.flower import (
-    ISOLATION_MODE_PROCESS,
-    TRANSPORT_TYPE_GRPC_RERE,
-    AcquireTaskRequest,
-    ControlAuthenticationMiddleware,
-    ControlEventLogMiddleware,
-    ControlHttpClient,
-    ControlLicenseMiddleware,
-    ControlSensitiveResponseMiddleware,
-    Fab,
-    FleetEventLogMiddleware,
-    HeartbeatSender,
-    ListNodesRequest,
+    COMPLETED,
+    FAILED,
+    IDLE_LAYERS,
+    SERVER_APP,
+    UNFINISHED,
+    Context,
     NoOpControlAuthnPlugin,
-    ProtobufClient,
-    ProtobufClientInterceptor,
-    PullTaskInputRequest,
-    PushTaskOutputRequest,
-    RegisterNodeRequest,
-    RuntimeHttpClient,
-    RuntimeTokenHttpInterceptor,
-    RuntimeTracingMiddleware,
-    RuntimeVersionHttpInterceptor,
-    SendTaskHeartbeatRequest,
+    RecordDict,
     ServerApp,
-    StartRunRequest,
-    Status,
-    StopRunRequest,
-    SubStatus,
-    SuperLinkLifespan,
-    SuperLinkLifespanConfig,
-    TaskType,
-    UnregisterNodeRequest,
-    build_fab_from_files,
-    context_from_proto,
+    control_pb2,
     create_app,
-    fab_to_proto,
-    run_from_proto,
+    fab_pb2,
+    runtime_pb2,
 )
 from provider_server.network.flower_app import task_identity
 from provider_server.network.link_grid import LinkGrid
@@ -98,32 +79,26 @@ from provider_server.network.listeners import Listener, fleet_only, private_sock
 
 logger = logging.getLogger(__name__)
 
-C = TypeVar("C", bound=ProtobufClient)
 At = Path | str  # where a SuperLink is in plain HTTP: its Unix socket, or host:port
 
 LOOPBACK = "127.0.0.1"
 OPERATOR = ConnectionLimits(strangers=1024, of_one_address=1024, begin_s=60.0)
-START_S = 30.0
-IDLE_LAYERS = (
-    ControlAuthenticationMiddleware,
-    ControlEventLogMiddleware,
-    ControlLicenseMiddleware,
-    ControlSensitiveResponseMiddleware,
-    FleetEventLogMiddleware,
-    RuntimeTracingMiddleware,
-)
-UNFINISHED = (Status.PENDING, Status.STARTING, Status.RUNNING)
-BUNDLE = """
-[project]
+ANSWER_S = 30.0
+BEAT_S = 10.0  # Flower gives a task up that is not heard of for a minute
+BUNDLE = """[project]
 name = "pharoah-round"
 version = "1.0.0"
+
 [tool.flwr.app]
 publisher = "pharoah"
+
 [tool.flwr.app.components]
 serverapp = "bundled:app"
 clientapp = "bundled:app"
+
 [tool.flwr.app.config]
 """
+BUNDLE_DATE = (2024, 10, 1, 0, 0, 0)  # of each file in a bundle, as Flower has it
 NO_CODE = "app = None  # only installed code runs"
 
 
@@ -217,19 +192,21 @@ class SuperLink:
         known = {_pem(node.public_openssh): node.node_id for node in self.nodes()}
         if pem in known:
             return known[pem]
-        with closing(_client(ControlHttpClient, self.control)) as control:
+        request = control_pb2.RegisterNodeRequest(public_key=pem)
+        with client_at(self.control) as control:
             try:
-                return int(control.RegisterNode(RegisterNodeRequest(public_key=pem)).node_id)
+                return call(control, CONTROL + "register-node", request, control_pb2.RegisterNodeResponse).node_id
             except httpx.HTTPStatusError as error:
                 raise UnusableNodeKey("this public key was unregistered and cannot be used again") from error
 
     def unregister(self, public_openssh: str) -> None:
         """Shuts a node out, for good: its key cannot be registered again. Nothing for a key that is not registered."""
         pem = _pem(public_openssh)
-        with _asking(), closing(_client(ControlHttpClient, self.control)) as control:
+        with _asking(), client_at(self.control) as control:
             for node in self.nodes():
                 if _pem(node.public_openssh) == pem:
-                    control.UnregisterNode(UnregisterNodeRequest(node_id=node.node_id))
+                    request = control_pb2.UnregisterNodeRequest(node_id=node.node_id)
+                    call(control, CONTROL + "unregister-node", request, control_pb2.UnregisterNodeResponse)
 
     def nodes(self) -> tuple[RegisteredNode, ...]:
         """All that are registered."""
@@ -254,16 +231,18 @@ class SuperLink:
             logger.warning("a node that has gone is not taken note of: %s", type(error).__name__)
 
     def _stop_what_was_left(self, runs: Iterable[Any]) -> None:
-        with closing(_client(ControlHttpClient, self.control)) as control:
+        with client_at(self.control) as control:
             for run in runs:
                 logger.warning("stopped unfinished run %d", run.run_id)
-                control.StopRun(StopRunRequest(run_id=run.run_id))
+                request = control_pb2.StopRunRequest(run_id=run.run_id)
+                call(control, CONTROL + "stop-run", request, control_pb2.StopRunResponse)
 
 
 def registered_nodes(at: At) -> tuple[RegisteredNode, ...]:
     """All nodes that are registered at a SuperLink of this machine, which may run in another process."""
-    with _asking(), closing(_client(ControlHttpClient, at)) as control:
-        infos = control.ListNodes(ListNodesRequest()).nodes_info
+    with _asking(), client_at(at) as control:
+        request = control_pb2.ListNodesRequest()
+        infos = call(control, CONTROL + "list-nodes", request, control_pb2.ListNodesResponse).nodes_info
     return tuple(
         RegisteredNode(info.node_id, _openssh(info.public_key), info.status == "online")
         for info in infos
@@ -274,96 +253,98 @@ def registered_nodes(at: At) -> tuple[RegisteredNode, ...]:
 # ---- a run
 
 
-def round_bundle() -> Fab:
+def round_bundle() -> fab_pb2.Fab:
     """The one app bundle that runs are started with: no code, the same bytes everywhere."""
     return bundle(NO_CODE)
 
 
 @cache
-def bundle(module: str) -> Fab:
+def bundle(module: str) -> fab_pb2.Fab:
     """A Flower app bundle of one module; equal sources have equal hashes."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "GitWildMatchPattern", DeprecationWarning)  # flwr 1.41 with a newer pathspec
-        content, _ = build_fab_from_files({"pyproject.toml": BUNDLE.encode(), "bundled.py": module.encode()})
-    return Fab(hashlib.sha256(content).hexdigest(), content, {})
+    files = {"pyproject.toml": BUNDLE.encode(), "bundled.py": module.encode()}
+    listed = (f"{name},{hashlib.sha256(content).hexdigest()},{8 * len(content)}" for name, content in files.items())
+    archive = BytesIO()
+    with ZipFile(archive, "w") as zipped:
+        for name, content in (files | {".info/CONTENT": "\n".join(listed).encode()}).items():
+            zipped.writestr(ZipInfo(name, BUNDLE_DATE), content)
+    return fab_pb2.Fab(hash_str=hashlib.sha256(archive.getvalue()).hexdigest(), content=archive.getvalue())
 
 
-def run_server_app(at: At, app: ServerApp, *, fab: Fab | None = None) -> None:
+def run_server_app(at: At, app: ServerApp, *, fab: fab_pb2.Fab | None = None) -> None:
     """Runs `app` in this thread as the task of a new run; what it raises marks the run as failed and is raised here.
 
     `fab` is another bundle than the agreed one, which nodes refuse.
     """
     token = claim_new_run(at, fab or round_bundle())
-    with closing(_runtime(at, token)) as client, closing(LinkGrid(str(at), token, client)) as grid:
-        task = client.PullTaskInput(PullTaskInputRequest())
-        grid.set_run(run_from_proto(task.run))
+    with client_at(at, token) as client:
+        request = runtime_pb2.PullTaskInputRequest()
+        task = call(client, RUNTIME + "pull-task-input", request, runtime_pb2.PullTaskInputResponse)
+        run_id, node_id = task.run.run_id, task.context.node_id
+        grid: Any = LinkGrid(client, run_id)  # a part of Flower's grids, which is all that our apps use
         with _heartbeat(client):
             try:
-                with task_identity(task.run.run_id, task.context.node_id, task.task_id):
-                    app(grid, context_from_proto(task.context))
+                with task_identity(run_id, node_id, task.task_id):
+                    app(grid, Context(run_id, node_id, {}, RecordDict(), {}))
             except BaseException:
                 with suppress(httpx.HTTPError):
-                    _finish(client, SubStatus.FAILED)
+                    _finish(client, FAILED)
                 raise
-            _finish(client, SubStatus.COMPLETED)
+            _finish(client, COMPLETED)
 
 
-def claim_new_run(at: At, fab: Fab) -> str:
+def claim_new_run(at: At, fab: fab_pb2.Fab) -> str:
     """Starts a run and takes its task, as `flower-superexec` would; returns the token of the task.
 
     Tasks of other runs that nobody has taken stand in its way, and are ended as failed.
     """
-    with closing(_client(ControlHttpClient, at)) as control:
-        run_id = control.StartRun(StartRunRequest(fab=fab_to_proto(fab))).run_id
-    with closing(_runtime(at)) as client:
+    start, acquire = control_pb2.StartRunRequest(fab=fab), runtime_pb2.AcquireTaskRequest()
+    acquire.supported_task_types.append(SERVER_APP)
+    with client_at(at) as client:
+        run_id = call(client, CONTROL + "start-run", start, control_pb2.StartRunResponse).run_id
         while True:
-            claim = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP]))
+            claim = call(client, RUNTIME + "acquire-task", acquire, runtime_pb2.AcquireTaskResponse)
             if not claim.token:
                 raise RunFailed(f"run {run_id} has no task", hint=f"another program takes tasks at {at}; stop it")
             if claim.task.run_id == run_id:
-                return str(claim.token)
-            with closing(_runtime(at, claim.token)) as other:
-                _finish(other, SubStatus.FAILED)
+                return claim.token
+            with client_at(at, claim.token) as other:
+                _finish(other, FAILED)
 
 
-def _finish(client: RuntimeHttpClient, status: str) -> None:
-    client.PushTaskOutput(PushTaskOutputRequest(sub_status=status))
+def _finish(client: httpx.Client, status: str) -> None:
+    request = runtime_pb2.PushTaskOutputRequest(sub_status=status)
+    call(client, RUNTIME + "push-task-output", request, runtime_pb2.PushTaskOutputResponse)
 
 
 @contextmanager
-def _heartbeat(client: RuntimeHttpClient) -> Iterator[None]:
-    """Flower gives a task up that is not heard of; a run that was stopped shows in the grid, not here."""
+def _heartbeat(client: httpx.Client) -> Iterator[None]:
+    """Says that the task is worked on; a run that was stopped shows in the grid, not here."""
+    request, stop = runtime_pb2.SendTaskHeartbeatRequest(), threading.Event()
 
-    def beat() -> bool:
-        try:
-            client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
-        except httpx.HTTPError:
-            return False
-        return True
+    def beat() -> None:
+        while not stop.wait(BEAT_S):
+            with suppress(httpx.HTTPError):
+                call(client, RUNTIME + "send-task-heartbeat", request, runtime_pb2.SendTaskHeartbeatResponse)
 
-    sender = HeartbeatSender(beat)
-    sender.start()
+    beating = threading.Thread(target=beat, name="task heartbeat", daemon=True)
+    beating.start()
     try:
         yield
     finally:
-        sender.stop()
+        stop.set()
+        beating.join()
 
 
-def _runtime(at: At, token: str | None = None) -> RuntimeHttpClient:
-    interceptors: list[ProtobufClientInterceptor] = [RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")]
-    if token:
-        interceptors.append(RuntimeTokenHttpInterceptor(token=token))
-    return _client(RuntimeHttpClient, at, *interceptors)
-
-
-def _client(kind: type[C], at: At, *interceptors: ProtobufClientInterceptor) -> C:
-    """A client of Flower's at a Unix socket or host:port, without a proxy between this process and itself."""
+def client_at(at: At, token: str = "") -> httpx.Client:
+    """A client at a Unix socket or host:port, with a task's token, and no proxy between this process and itself."""
     is_socket = isinstance(at, Path)
-    client = kind("http://superlink" if is_socket else f"http://{at}", interceptors=interceptors)
-    client._client.close()
-    transport = httpx.HTTPTransport(uds=str(at) if is_socket else None)
-    client._client = httpx.Client(transport=transport, trust_env=False, timeout=START_S)
-    return client
+    return httpx.Client(
+        base_url="http://superlink" if is_socket else f"http://{at}",
+        headers={TASK_TOKEN_HEADER: token} if token else {},
+        transport=httpx.HTTPTransport(uds=str(at) if is_socket else None),
+        trust_env=False,
+        timeout=ANSWER_S,
+    )
 
 
 # ---- keys
@@ -389,40 +370,30 @@ def _openssh(pem: bytes) -> str:
 def _without_idle_layers(app: FastAPI) -> FastAPI:
     """The same app without the layers that do nothing for nodes: they take a quarter of each request's time."""
     for_nodes = copy(app)
-    for_nodes.user_middleware = [layer for layer in app.user_middleware if layer.cls not in IDLE_LAYERS]  # type: ignore[comparison-overlap]
+    for_nodes.user_middleware = [layer for layer in app.user_middleware if _name(layer) not in IDLE_LAYERS]
     for_nodes.middleware_stack = None
     return for_nodes
 
 
+def _name(layer: Middleware) -> str:
+    return str(getattr(layer.cls, "__name__", ""))
+
+
 def _flower_app(state: Path) -> FastAPI:
     """Flower's app with node authentication; nothing of its configuration is taken from the environment."""
-    settings = SuperLinkLifespanConfig(
+    settings: Any = SimpleNamespace(
         database=str(state.resolve()),
         enable_supernode_auth=True,
         authn_plugin=NoOpControlAuthnPlugin(),
-        fleet_api_type=TRANSPORT_TYPE_GRPC_RERE,
-        isolation=ISOLATION_MODE_PROCESS,
-        runtime_dependency_install=False,
+        fleet_api_type="grpc-rere",
         simulation=False,
-        insecure=False,
-        host=LOOPBACK,
-        port=0,
-        control_address="",
-        health_server_address=None,
-        certificates=None,
         superexec_auth_secret=None,
         event_log_plugin=None,
         fleet_event_log_plugin=None,
-        enable_event_log=False,
         artifact_provider=None,
-        fleet_api_address=None,
-        ssl_ca_certfile=None,
-        ssl_certfile=None,
-        ssl_keyfile=None,
     )
+    lifespan: Any = lambda _settings, _states: None  # noqa: E731  # its servers are not started here
     logging.getLogger("flwr").setLevel(logging.WARNING)  # it has a line for each message and each poll
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "No path_separator found", DeprecationWarning
-        )  # flwr 1.41 with a newer alembic
-        return create_app(settings, SuperLinkLifespan)
+        warnings.filterwarnings("ignore", "No path_separator found", DeprecationWarning)  # Flower with a newer alembic
+        return create_app(settings, lifespan)

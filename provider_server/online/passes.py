@@ -5,7 +5,7 @@
   its question is answered. Those that come while others are being written are written together, in one transaction.
 - Nothing that is kept, counted or logged tells which pass was whose: an issuer does not know it.
 
-Not promised: that a pass is refused after the store was restored from a backup in which it is not spent, or after a
+Not promised: that a pass is refused after a copy of the store was put back in which it is not spent, or after a
 power cut in the moment when it was.
 """
 

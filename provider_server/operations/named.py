@@ -12,7 +12,7 @@ def parts_named(provider: Provider, release: Release) -> int:
     if provider.parts is None:
         return 0
     plan = release.plan
-    leases, tokens = provider.leases(release.first_hour, plan.end_hour), provider.part_tokens(plan.epoch)
+    leases, tokens = provider.store.leases(release.first_hour, plan.end_hour), provider.part_tokens(plan.epoch)
     return sum(one.is_named for one in suspected(release, leases, provider.parts, tokens))
 
 

@@ -74,9 +74,11 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
     last: LastRound | None = None
     if kept:
         plan, newest = plans[-1], kept[-1]
-        released = [gate.from_bytes(data) for data in store.releases()[-1:]]
-        counts = [one.contributors for one in released if one.plan.round_id == plan.round_id]
-        contributors = counts[0] if counts else len(store.rounds.contributors(newest.round_id))
+        released = gate.newest_of(store)
+        if released is not None and released.plan.round_id == plan.round_id:
+            contributors = released.contributors
+        else:
+            contributors = len(store.rounds.contributors(newest.round_id))
         epsilon = plan_loss(plan).at(plan.delta)
         last = LastRound(
             str(plan.round_id), plan.start_hour, plan.end_hour, newest.state, contributors, epsilon, plan.delta

@@ -21,9 +21,7 @@ from provider_server.metrics import Metrics
 from provider_server.network.flower_app import server_app
 from provider_server.network.grid_tenants import GridTenants
 from provider_server.network.superlink import SuperLink, UnusableNodeKey
-from provider_server.operations import alerts
 from provider_server.operations.admin import HeldRound
-from provider_server.operations.alerts import Condition
 from provider_server.operations.named import contexts_named, parts_named
 from provider_server.rounds.planning import NothingToCount
 from provider_server.rounds.provider import Provider
@@ -64,9 +62,6 @@ class Rounds:
         self._founded_hour = founded_hour
         self._skipped_end: int | None = None
         self._held_back_end: int | None = None
-        self._waits: Condition | None = None
-        self._suspects = len(provider.suspicion().suspects())
-        self._alarms = 0
         self._sent: bytes | None = None
 
     @property
@@ -117,7 +112,6 @@ class Rounds:
             self._note_waiting(error, "give up")
             raise
         self._metrics.waiting.set(0)
-        self._waits = None
         self._metrics.rounds.labels("refused").inc()
 
     def _note_given_up(self, round_: Round) -> None:
@@ -186,18 +180,6 @@ class Rounds:
         self._metrics.nodes.labels("online").set(sum(node.online for node in nodes))
         self._metrics.nodes.labels("offline").set(sum(not node.online for node in nodes))
 
-    def conditions(self) -> list[Condition]:
-        """The problems that exist now, for alerts."""
-        away = [one.index for one in self._trustees if isinstance(one, Watched) and not one.up]
-        held_back = self._held_back_end is not None and self._held_back_end == self._provider.last_end_hour()
-        return [
-            *([self._waits] if self._waits else []),
-            *map(alerts.trustee_away, away),
-            *([alerts.suspects(self._suspects)] if self._suspects else []),
-            *([alerts.drift(self._alarms)] if self._alarms else []),
-            *([alerts.held_back()] if held_back else []),
-        ]
-
     def not_ready(self) -> str:
         """Why no round can be held now; empty if one can."""
         return "" if self._provider.directory.members else "no tenant is enrolled"
@@ -256,8 +238,7 @@ class Rounds:
     def _note_release(self, release: Release, clock: "_Clock") -> HeldRound:
         plan, metrics = release.plan, self._metrics
         epsilon = plan_loss(plan).at(plan.delta)
-        suspects = self._suspects = len(self._provider.suspicion().suspects())
-        self._waits = None
+        suspects = len(self._provider.suspicion().suspects())
         metrics.rounds.labels("released").inc()
         metrics.contributions.set(release.contributors)
         metrics.release_end_hour.set(plan.end_hour)
@@ -282,8 +263,7 @@ class Rounds:
             "seconds_by_stage": {stage: round(seconds, 3) for stage, seconds in clock.by_stage.items()},
         }
         logger.info("released hours %d–%d", plan.start_hour, plan.end_hour, extra={"event": "release", **outcome})
-        self._alarms = self._raise_alarms(release)
-        metrics.alarms.set(self._alarms)
+        metrics.alarms.set(self._raise_alarms(release))
         return outcome
 
     def _raise_alarms(self, release: Release) -> int:
@@ -303,7 +283,6 @@ class Rounds:
             self._note_waiting(error, clock.stage)
             return
         self._metrics.waiting.set(0)
-        self._waits = None
         self._log_outcome("refused", error, clock.stage)
         if round_ is None:
             self._metrics.rounds.labels("refused").inc()
@@ -312,7 +291,6 @@ class Rounds:
 
     def _note_waiting(self, error: PharoahError, stage: str) -> None:
         self._metrics.waiting.set(1)
-        self._waits = alerts.round_waiting(stage, type(error).__name__)
         self._metrics.rounds.labels("waiting").inc()
         self._log_outcome("waiting", error, stage)
 
@@ -332,11 +310,10 @@ class Rounds:
 
 @dataclass
 class Watched:
-    """A trustee whose availability is a metric; `up` is whether it answered its last request."""
+    """A trustee whose availability is a metric: whether it answered its last request."""
 
     inner: MaskHolder
     metrics: Metrics
-    up: bool = True
 
     @property
     def index(self) -> int:
@@ -356,18 +333,14 @@ class Watched:
         return self._seen(self.inner.unmask, call)
 
     def _seen(self, method: Callable[[bytes], bytes], request: bytes) -> bytes:
-        self.up = False
+        up = self.metrics.trustees.labels(str(self.index))
         try:
             answer = method(request)
-            self.up = True
-            return answer
-        except Unreachable:
+        except PharoahError as error:
+            up.set(not isinstance(error, Unreachable))
             raise
-        except PharoahError:
-            self.up = True
-            raise
-        finally:
-            self.metrics.trustees.labels(str(self.index)).set(self.up)
+        up.set(1)
+        return answer
 
 
 class _Clock:

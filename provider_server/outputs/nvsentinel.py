@@ -13,7 +13,6 @@ from typing import Any
 import grpc
 
 from provider_server.hints.node_reports import NodeReport, NodeStanding, OutputFailed
-from provider_server.outputs.changes import LEAST_LEVEL, Changes
 from provider_server.outputs.protobuf_tables import messages
 
 TIMEOUT_S = 10.0
@@ -21,6 +20,7 @@ OWN_BACKOFF = [("grpc.use_local_subchannel_pool", 1)]  # a connector that was aw
 METHOD = "/datamodels.PlatformConnector/HealthEventOccurredV1"
 CHECK, AGENT = "PharoahBuildUp", "pharoah"
 NICS = ("interconnect",)
+LEAST_LEVEL = 1  # NVSentinel chooses its own threshold; each event carries the level
 
 
 class Strategy(IntEnum):
@@ -55,6 +55,31 @@ ENUMS = {
 }
 MESSAGES = messages("datamodels", FIELDS, ENUMS)
 HealthEvents, HealthEvent = MESSAGES["HealthEvents"], MESSAGES["HealthEvent"]
+
+
+class Changes:
+    """The standing of each node as a receiver has it. A silent node keeps its standing.
+
+    >>> from provider_server.hints.node_reports import NodeReport
+    >>> changes, one = Changes(), NodeReport("n1", 1, 2, True, "memory")
+    >>> len(changes.of([one])), changes.taken([one]), len(changes.of([one]))
+    (1, None, 0)
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, NodeStanding] = {}
+
+    def of(self, reports: Sequence[NodeReport]) -> list[NodeReport]:
+        """Nodes that are raised now and were not, or are no longer."""
+        return [
+            one
+            for one in reports
+            if one.is_heard and one.standing(LEAST_LEVEL) != self._last.get(one.node, NodeStanding.OK)
+        ]
+
+    def taken(self, reports: Sequence[NodeReport]) -> None:
+        """The receiver has these; without this they are sent again."""
+        self._last |= {one.node: one.standing(LEAST_LEVEL) for one in reports if one.is_heard}
 
 
 class Nvsentinel:

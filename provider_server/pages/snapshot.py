@@ -30,7 +30,7 @@ from provider_server.learning.operators_set import as_operators_see, opened
 from provider_server.learning.publication_gate import outlook
 from provider_server.learning.votes import SuspectedPart, suspected
 from provider_server.rounds.grouping import TenantScores
-from provider_server.rounds.release import Release, from_bytes
+from provider_server.rounds.release import Release, releases_of
 from provider_server.store.round_store import Answer, KeptRound, RoundState
 from provider_server.store.store import Store, reporting
 
@@ -222,7 +222,7 @@ class _Learnt:
     @classmethod
     def of(cls, store: Store, parts: FabricParts | None, secret: bytes) -> "_Learnt":
         key = _provider_key(store.entries())
-        releases = tuple(map(from_bytes, store.releases()))
+        releases = tuple(releases_of(store))
         bundles = tuple(open_signed(Bundle, signed, key) for signed in store.bundles())
         votes = Votes.of(parts, secret, releases, store.leases)
         beside = opened(store.own.findings())

@@ -7,7 +7,7 @@ here shows the outcomes of one tenant's jobs.
 from dataclasses import dataclass
 
 from crypto.ids import TenantId
-from federation.protocol.bundle import Bundle, FactorEntry, PairJudgement, RuleEntry
+from federation.protocol.bundle import Bundle, PairJudgement, RuleEntry
 from federation.protocol.privacy_cost import plan_loss
 from provider_server.pages.fabric import FabricView, SpeedView, fabric, speed
 from provider_server.pages.findings import Event, FindingRow, Matrix, events, findings, matrix
@@ -106,7 +106,6 @@ class View:
     findings: tuple[FindingRow, ...]
     matrix: Matrix
     hazards: tuple[Curve, ...]
-    factors: tuple[FactorEntry, ...]
     rules: tuple[RuleEntry, ...]
     fabric: FabricView | None
     speed: SpeedView | None
@@ -131,8 +130,8 @@ def view(
         tuple(_bundle(one) for one in seen.bundles)[::-1],
         events(seen),
     )
-    factors, rules = (seen.learnt[-1].factors, seen.learnt[-1].rules) if seen.learnt else ((), ())
-    learnt = fleet(seen), rows, matrix(rows), hazard_curves(seen), factors, rules
+    rules = seen.learnt[-1].rules if seen.learnt else ()
+    learnt = fleet(seen), rows, matrix(rows), hazard_curves(seen), rules
     return View(overview, *learnt, fabric(seen.votes), speed(seen.releases, seen.name), plans)
 
 

@@ -1,1 +1,1 @@
-"""Findings for people: text, rows for JSON, figures and one HTML page."""
+"""Findings for people: text, and rows for JSON."""

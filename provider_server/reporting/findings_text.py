@@ -1,4 +1,4 @@
-"""Findings as JSON rows and as text lines: verdicts, versions, factors, rules, new contexts, forecasts.
+"""Findings as JSON rows and as text lines: verdicts, versions, rules, new contexts.
 
 Rows have whole tokens, lines their first twelve digits.
 """
@@ -10,11 +10,9 @@ from typing import Literal, TypedDict
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import PER_NODE_HOURS
 from federation.runtime.visible import counted_as
-from provider_server.analysis.factors import Factor
 from provider_server.analysis.rules import Rule
 from provider_server.analysis.versions import Group
 from provider_server.learning.findings import Findings
-from provider_server.learning.forecast import Chance, Job
 from provider_server.learning.new_contexts import NewContext
 from provider_server.learning.publication_gate import Outlook
 from provider_server.learning.verdicts import PairFinding
@@ -68,16 +66,6 @@ class VersionRow(TypedDict):
     alike: dict[str, float]
 
 
-class FactorRow(TypedDict):
-    """The failure rate at a level of a dimension over the average, with a 95% interval."""
-
-    dimension: str
-    level: str
-    ratio: float
-    low: float
-    high: float
-
-
 class RuleRow(TypedDict):
     """A rule of benchmark jobs; `high` is null where nothing failed outside."""
 
@@ -106,7 +94,6 @@ class FindingsRow(TypedDict):
     rates: int
     accused: list[PairRow]
     versions: list[VersionsRow]
-    factors: list[FactorRow]
     rules: list[RuleRow]
     newcomers: list[NewcomerRow]
     alarms: list[str]
@@ -122,19 +109,8 @@ class LearntRow(FindingsRow):
     against_bundle: str | None
 
 
-class ForecastRow(TypedDict):
-    """The probability that a job fails within the hours, with a 95% interval."""
-
-    within_h: float
-    nodes: int
-    age_h: float
-    probability: float
-    low: float
-    high: float
-
-
 class ExplanationRow(PairRow):
-    """A verdict with its evidence; `version` is null without versions, `forecast` if none was asked for."""
+    """A verdict with its evidence; `version` is null without versions."""
 
     rate_per_1000_node_hours: float
     rate_high: float
@@ -148,7 +124,6 @@ class ExplanationRow(PairRow):
     control_sees: bool
     control_fires: bool
     version: VersionRow | None
-    forecast: ForecastRow | None
 
 
 # ---- verdicts --------------------------------------------------------------------------------------------------------
@@ -164,7 +139,6 @@ def learnt_row(
         "rates": len(findings.rates),
         "accused": [pair_row(pair, names) for pair in sorted(worse, key=lambda pair: -pair.probability_worse)],
         "versions": version_rows(findings),
-        "factors": factor_rows(findings.factors),
         "rules": rule_rows(findings.rules or ()),
         "newcomers": newcomer_rows(newcomers),
         "alarms": [alarm.text for alarm in seen.alarms],
@@ -199,7 +173,7 @@ def learnt_lines(row: LearntRow) -> list[str]:
         context = one["context_name"] or f"context {one['context'][:12]}"
         better = f"; fails less on {one['alternatives'][0][:12]}" if one["alternatives"] else ""
         lines.append(f"  workload {one['workload'][:12]} on {context}: {one['reason']}{better}")
-    lines += [f"  {line}" for line in (*version_lines(row["versions"]), *factor_lines(row["factors"]))]
+    lines += [f"  {line}" for line in version_lines(row["versions"])]
     lines += [f"  {line}" for line in (*rule_lines(row["rules"]), *newcomer_lines(row["newcomers"]))]
     lines += [f"  alarm: {text}" for text in row["alarms"]]
     if row["against_bundle"]:
@@ -227,7 +201,6 @@ def explanation_row(pair: PairFinding, findings: Findings, names: Mapping[str, s
         "control_sees": twin.control.sees,
         "control_fires": twin.control.fires,
         "version": version_row(findings, pair.workload),
-        "forecast": None,
     }
 
 
@@ -248,32 +221,10 @@ def explanation_lines(row: ExplanationRow) -> list[str]:
         lines.append(f"  it fails less on {', '.join(row['alternatives'])}")
     if row["version"]:
         lines.append(f"  {version_line(row['version'])}")
-    if row["forecast"]:
-        lines.append(f"  {_chance_line(row['forecast'])}")
     return lines
 
 
-def chance_row(job: Job, within_h: float, chance: Chance) -> ForecastRow:
-    """The probability that a job fails within the hours, and the job's size and age."""
-    return {
-        "within_h": within_h,
-        "nodes": job.nodes,
-        "age_h": job.age_h,
-        "probability": chance.probability,
-        "low": chance.low,
-        "high": chance.high,
-    }
-
-
-def _chance_line(row: ForecastRow) -> str:
-    job = f"on {level_name('size', str(row['nodes']))}, {row['age_h']:.0f} hours old"
-    return (
-        f"{job}, it fails within {row['within_h']:g} hours with probability {row['probability']:.1%}"
-        f" ({row['low']:.1%}–{row['high']:.1%})"
-    )
-
-
-# ---- versions, factors, rules, newcomers -----------------------------------------------------------------------------
+# ---- versions, rules, newcomers --------------------------------------------------------------------------------------
 
 
 def version_rows(findings: Findings) -> list[VersionsRow]:
@@ -302,14 +253,6 @@ def version_row(findings: Findings, workload: str) -> VersionRow | None:
                 "alike": {other: round(found.probability_alike(workload, other), 4) for other in others},
             }
     return None
-
-
-def factor_rows(factors: Sequence[Factor]) -> list[FactorRow]:
-    """One row per factor."""
-    return [
-        {"dimension": one.dimension, "level": one.level, "ratio": one.ratio, "low": one.low, "high": one.high}
-        for one in factors
-    ]
 
 
 def rule_rows(rules: Sequence[Rule]) -> list[RuleRow]:
@@ -363,22 +306,6 @@ def version_line(row: VersionRow) -> str:
     )
 
 
-def factor_lines(rows: Sequence[FactorRow]) -> Iterator[str]:
-    """All sizes in a line, and the weeks whose interval excludes 1."""
-    sizes = [f"{level_name('size', row['level'])} {_ratio(row)}" for row in rows if row["dimension"] == "size"]
-    if sizes:
-        yield f"size: {', '.join(sizes)} times the average hazard"
-    seasons = [row for row in rows if row["dimension"] == "week"]
-    unusual = [f"{row['level']} {_ratio(row)}" for row in seasons if not row["low"] <= 1.0 <= row["high"]]
-    if seasons:
-        yield f"season: {', '.join(unusual) or 'none'} of {counted_as(len(seasons), 'week')} significantly different"
-
-
-def level_name(dimension: str, level: str) -> str:
-    """A level of size or season in words."""
-    return f"week {level}" if dimension == "week" else f"{level} node{'' if level == '1' else 's'}"
-
-
 def rule_lines(rows: Sequence[RuleRow]) -> Iterator[str]:
     """A line for each rule."""
     for row in rows:
@@ -412,5 +339,5 @@ def _names(versions: Sequence[str]) -> str:
     return " = ".join(version[:DIGITS] for version in versions)
 
 
-def _ratio(row: GroupRow | FactorRow) -> str:
+def _ratio(row: GroupRow) -> str:
     return f"{row['ratio']:.2f} ({row['low']:.2f}–{row['high']:.2f})"

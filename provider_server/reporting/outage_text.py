@@ -14,15 +14,25 @@ import polars as pl
 from federation.protocol.life_table import PER_NODE_HOURS
 from federation.runtime.visible import counted_as
 from provider_server.analysis.fault_classes import ACTIONS, FaultClass, FaultClasses
-from provider_server.analysis.fleet_curves import kaplan_meier, nelson_aalen
 from provider_server.analysis.probation import Probation, by_band, standing
-from provider_server.analysis.recurrent import Spells, rate, to_first_failure
+from provider_server.analysis.recurrent import Spells, rate
 from provider_server.fleet.outage_files import Outages
-from provider_server.reporting.hazard_text import BandRow, CurvePoint, band_line, curve_points
 
 PROBATION_RATIO = 3.0  # hazard over that of a node never down, from which a node is on probation
 IDLE_NAME = "(no job)"
 SHOWN = 10  # nodes in the text
+
+
+class BandRow(TypedDict):
+    """Hours since a node came back (`to_hours` null: no end), and its ratio to nodes without a repair."""
+
+    from_hours: float
+    to_hours: float | None
+    failures: int
+    node_hours: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
 
 
 class AfterRepairRow(TypedDict):
@@ -84,7 +94,6 @@ class OutagesRow(TypedDict):
     failures_per_1000_node_hours_low: float
     failures_per_1000_node_hours_high: float
     hours_down_median: float | None
-    curve: list[CurvePoint]
     after_repair: AfterRepairRow
     on_probation: list[NodeOnProbationRow]
     faults: list[FaultRow]
@@ -105,7 +114,6 @@ def outages_row(
     kinds = found.failures.group_by("kind").len().sort("len", "kind", descending=[True, False])
     at_risk = rate(found)
     low, high = at_risk.interval()
-    first = to_first_failure(found)
     down = (outages["end_h"] - outages["start_h"]).median()
     return {
         "start_hour": found.start_h,
@@ -122,7 +130,6 @@ def outages_row(
         "failures_per_1000_node_hours_low": PER_NODE_HOURS * float(low[0]),
         "failures_per_1000_node_hours_high": PER_NODE_HOURS * float(high[0]),
         "hours_down_median": down if isinstance(down, float) else None,
-        "curve": curve_points(kaplan_meier(first), nelson_aalen(first)),
         "after_repair": _after_repair(model, found),
         "on_probation": _on_probation(model, found),
         "faults": _faults(classes),
@@ -220,17 +227,23 @@ def outage_lines(row: OutagesRow) -> list[str]:
     """The row as text."""
     kinds = ", ".join(f"{kind} {count}" for kind, count in row["failures_by_kind"].items())
     low, high = row["failures_per_1000_node_hours_low"], row["failures_per_1000_node_hours_high"]
-    last = row["curve"][-1]
     return [
         f"{counted_as(row['failures'], 'failure')} of {counted_as(row['nodes'], 'node')}: {kinds}",
         f"{row['failures_per_1000_node_hours']:.2g} ({low:.2g}–{high:.2g}) per 1,000 node-hours at risk, of which there"
         f" were {row['node_hours']:,.0f}; {row['node_hours_down']:,.0f} node-hours down",
-        f"no failure in {last['hours']:,.0f} h: {100 * last['survival']:.1f}% of nodes"
-        f" ({100 * last['survival_low']:.1f}–{100 * last['survival_high']:.1f}%)",
-        *(band_line(band) for band in row["after_repair"]["bands"]),
+        *(_band_line(band) for band in row["after_repair"]["bands"]),
         *(_node_line(node) for node in row["on_probation"][:SHOWN]),
         *(_fault_line(fault) for fault in row["faults"][:SHOWN] if fault["fault_class"] != FaultClass.TRANSIENT),
     ]
+
+
+def _band_line(band: BandRow) -> str:
+    until = "on" if band["to_hours"] is None else f"to {band['to_hours']:g} h"
+    ratio = f"{band['ratio']:.2g} ({band['ratio_low']:.2g}–{band['ratio_high']:.2g})"
+    return (
+        f"{band['from_hours']:g} h {until} after a node came back: {ratio} times the failures of one without a repair;"
+        f" {band['failures']} in {band['node_hours']:,.0f} node-hours"
+    )
 
 
 def _fault_line(fault: FaultRow) -> str:

@@ -38,7 +38,7 @@ class LeaseBook:
         parts: "FabricParts | None" = None,
     ) -> None:
         self._now_s = now_s
-        self._parts = parts
+        self.parts = parts
         self._context_secret = context_secret
         self.store = store
         self.members = Members(signing_key, store, now_s)
@@ -76,9 +76,9 @@ class LeaseBook:
         )
 
     def _with_parts(self, lease: Lease, nodes: Sequence[str]) -> Lease:
-        if self._parts is None or not nodes:
+        if self.parts is None or not nodes:
             return lease
-        return replace(lease, units=self._parts.of_nodes(self._context_secret, self.epoch(lease.start_h), nodes))
+        return replace(lease, units=self.parts.of_nodes(self._context_secret, self.epoch(lease.start_h), nodes))
 
     def last_end_hour(self, by_hour: float = math.inf) -> int | None:
         """The end of the latest window of any round, released or not, that ended by an hour; None before the first."""

@@ -28,7 +28,6 @@ from federation.protocol.round_messages import (
 )
 from federation.protocol.seats import MASK_SEATS, TrusteeRecord
 from federation.protocol.service_messages import Notice
-from provider_server.fleet.leases import Lease
 from provider_server.fleet.parts import FabricParts
 from provider_server.rounds import release as gate
 from provider_server.rounds.grouping import TenantScores, assign
@@ -45,7 +44,6 @@ from provider_server.rounds.planning import (
 )
 from provider_server.rounds.round import Grouping, Round, new_round
 from provider_server.rounds.schedule import Window, window_of
-from provider_server.store.hint_store import HintStore
 from provider_server.store.round_store import ENDED, KeptRound
 from provider_server.store.store import Store
 
@@ -85,29 +83,11 @@ class Provider(LeaseBook):
         self._random_bytes = random_bytes
         self._sets_before: tuple[RoundId, list[EndedRound]] | None = None
 
-    @property
-    def hints(self) -> HintStore:
-        """The hints to tenants about their own leases."""
-        return self.store.hints
-
     # ---- leases ------------------------------------------------------------------------------------------------------
 
     def part_tokens(self, epoch: int) -> list[list[str]]:
         """The tokens of the rows of votes in an epoch: units × (rails, none known); none without a fabric."""
-        return [] if self._parts is None else self._parts.tokens(self._context_secret, epoch)
-
-    @property
-    def parts(self) -> FabricParts | None:
-        """The parts of the fabric that tenants vote for, where files name them."""
-        return self._parts
-
-    def placed(self, hour: float) -> list[tuple[Lease, tuple[str, ...]]]:
-        """The leases running at `hour` whose nodes are known, with the nodes' names."""
-        return self.store.placed(hour)
-
-    def leases(self, start_hour: float, end_hour: float) -> list[Lease]:
-        """Leases that overlap [start_hour, end_hour)."""
-        return self.store.leases(start_hour, end_hour)
+        return [] if self.parts is None else self.parts.tokens(self._context_secret, epoch)
 
     def grants(self, request: bytes) -> bytes:
         """A tenant's own leases, with their context tokens; BadSignature for anybody else."""
@@ -304,10 +284,6 @@ class Provider(LeaseBook):
         scores = self.store.rounds.suspicion()
         return TenantScores.from_dict(scores) if scores else TenantScores()
 
-    def releases(self) -> list[gate.Release]:
-        """All releases, oldest first."""
-        return [gate.from_bytes(data) for data in self.store.releases()]
-
     def withdraw_ahead(self, now_hour: float) -> None:
         """Forgets a round over hours that have not ended, to which nobody has contributed.
 
@@ -343,10 +319,9 @@ class Provider(LeaseBook):
 
         The founding members, and 0, before the first. Tenants rely on no more than they have seen enrolled.
         """
-        releases = self.store.releases()
-        if not releases:
+        last = gate.newest_of(self.store)
+        if last is None:
             return len(self.members.chain.founding.members), 0
-        last = gate.from_bytes(releases[-1])
         return len(self.members.chain.at(last.plan.directory).members), last.smallest_group
 
 

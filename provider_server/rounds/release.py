@@ -7,7 +7,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from federation.protocol.plan import Plan
 from federation.protocol.subjects import Subject
 from provider_server.fleet.exposure import Slices, counted_edges
 from provider_server.fleet.leases import Lease
+
+if TYPE_CHECKING:
+    from provider_server.store.store import Store
 
 
 class Answered(Record, frozen=True):
@@ -130,6 +133,17 @@ def from_bytes(data: bytes) -> Release:
     columns = [_split(plan, _column(plan, getattr(stored, name))) for name in _COLUMNS]
     tables = [LifeTable(empty.dimensions, *arrays) for empty, *arrays in zip(plan.tables, *columns, strict=True)]
     return Release(plan, stored.answered, tuple(tables), stored.smallest_group)
+
+
+def releases_of(store: "Store") -> list[Release]:
+    """All releases, oldest first."""
+    return [from_bytes(data) for data in store.releases()]
+
+
+def newest_of(store: "Store") -> Release | None:
+    """The newest release, None before the first."""
+    data = store.newest_release()
+    return None if data is None else from_bytes(data)
 
 
 def _packed(values: Floats) -> bytes:

@@ -1,21 +1,23 @@
 """Hints in SQL, and word of ends of leases: numbered together, and kept for thirteen weeks.
 
-    Draft × tenant ─ append ─▶ Hint 1, 2, 3, … of each tenant ─ after ─▶ whoever watches
+    Draft × tenant ─ append ─▶ numbered hints of each tenant ─ after ─▶ whoever watches
     an end ─ LeaseEnds ─ add_end ─▶ LeaseEnd, numbered among the tenant's hints
-    a backup ─ Store.fill ─▶ `begin_above`: the next hint of each tenant has a number that none had before
 
 Guarantees. The hints of a look and the state of the episodes after it are committed in one transaction: a provider that
 is killed at any moment goes on from a state whose hints are all there, and so neither loses a hint nor makes it twice.
-Numbers increase, and have a gap only where a store was restored, since the newest hint of a tenant is never removed. A
-second provider on the same store cannot append beside the first one: its state is no longer the one that is there
-(`LostStep`). A restored store has forgotten the hints made since its backup, and how far their numbers went. It goes on
-above the seconds since 1970: no number is given twice while a tenant has, between two restores, fewer than one hint or
-end a second on average, however old the backup is. A tenant that acted on what was forgotten misses none of the rest.
+Numbers increase, since the newest hint of a tenant is never removed. A second provider on the same store cannot append
+beside the first one: its state is no longer the one that is there (`LostStep`).
 
-Not promised: the same of a provider whose clock, at the restore, is behind the one of the restore before it.
+A number is the second since 1970 in which it was given, or the next one above the tenant's newest. So a store of
+yesterday that is put back, and has forgotten the hints since and how far their numbers went, gives none of them again,
+however old it is: a tenant that acted on what was forgotten misses none of the rest.
+
+Not promised: the same where a tenant had more than one hint or end a second on average since the copy was made, or
+where the clock is set back behind what was forgotten.
 """
 
-import json
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -44,7 +46,6 @@ from provider_server.store.round_store import LostStep
 KEPT_H = 13 * 168.0
 EPISODES = "episodes"
 ENDS = "lease_ends"  # the note that changes with each end that is kept
-NUMBERS = "numbers"  # the note of the number above which a restored store goes on
 
 
 @dataclass(frozen=True)
@@ -82,14 +83,15 @@ _FIELDS = tuple(field.name for field in fields(Draft))
 class HintStore:
     """The tables of hints. Threads share it; what is appended is told to subscribers once it is committed."""
 
-    def __init__(self, engine: sa.Engine) -> None:
+    def __init__(self, engine: sa.Engine, now_s: Callable[[], float] = time.time) -> None:
         self._engine = engine
+        self._now_s = now_s
         self._lock = Lock()
         self._callbacks: list[Callable[[TenantId], None]] = []
         self._seen: tuple[Marks, dict[TenantId, int]] | None = None
 
     def after(self, tenant: TenantId, number: int) -> Sequence[Notice]:
-        """A tenant's hints and ends after `number`, in order: all that are still kept, and not lost by a restore."""
+        """A tenant's hints and ends after `number`, in order: all that are still kept."""
         column = tables.hints.c
         query = sa.select(column.hint).where(column.tenant == bytes(tenant), column.number > number)
         with self._engine.connect() as connection:
@@ -139,8 +141,7 @@ class HintStore:
                 raise LostStep("another process makes hints from this store")
             connection.execute(sa.delete(tables.episodes).where(tables.episodes.c.name == EPISODES))
             connection.execute(sa.insert(tables.episodes).values(name=EPISODES, state=after))
-            floor = _floor(connection) if drafts else 0
-            made = [_add_hint(connection, tenant, draft, floor) for tenant, draft in drafts]
+            made = [_add_hint(connection, tenant, draft, self._now_s()) for tenant, draft in drafts]
             if drafts:
                 _remove_old(connection, max(draft.at_h for _, draft in drafts) - KEPT_H)
         self._tell({tenant for tenant, _ in drafts})
@@ -186,9 +187,9 @@ def alone(engine: sa.Engine) -> Iterator[sa.Connection]:
         yield connection
 
 
-def add_end(connection: sa.Connection, tenant: TenantId, end: EndDraft) -> None:
+def add_end(connection: sa.Connection, tenant: TenantId, end: EndDraft, now_s: float) -> None:
     """Numbers and keeps word of a lease's end, within the transaction of the end itself; what is too old is removed."""
-    number = _next_number(connection, tenant, _floor(connection))
+    number = _next_number(connection, tenant, now_s)
     _add(connection, tenant, LeaseEnd(number, end.at_h, end.lease, end.change, end.end_h, end.planned_h))
     connection.execute(sa.delete(tables.notes).where(tables.notes.c.name == ENDS))
     connection.execute(sa.insert(tables.notes).values(name=ENDS, note=f"{tenant} {number}"))
@@ -211,30 +212,17 @@ def _ends(connection: sa.Connection) -> str | None:
     return found
 
 
-def begin_above(connection: sa.Connection, floor: int) -> None:
-    """From now on every tenant's next number is above `floor`, and above every number of this store."""
-    newest = connection.scalar(sa.select(sa.func.max(tables.hints.c.number))) or 0
-    note = json.dumps({"floor": max(floor, newest, _floor(connection))})
-    connection.execute(sa.delete(tables.notes).where(tables.notes.c.name == NUMBERS))
-    connection.execute(sa.insert(tables.notes).values(name=NUMBERS, note=note))
-
-
-def _floor(connection: sa.Connection) -> int:
-    note = connection.scalar(sa.select(tables.notes.c.note).where(tables.notes.c.name == NUMBERS))
-    return 0 if note is None else int(json.loads(note)["floor"])
-
-
-def _add_hint(connection: sa.Connection, tenant: TenantId, draft: Draft, floor: int) -> Hint:
-    number = _next_number(connection, tenant, floor)
+def _add_hint(connection: sa.Connection, tenant: TenantId, draft: Draft, now_s: float) -> Hint:
+    number = _next_number(connection, tenant, now_s)
     hint = Hint(number=number, **{name: getattr(draft, name) for name in _FIELDS})
     _add(connection, tenant, hint)
     return hint
 
 
-def _next_number(connection: sa.Connection, tenant: TenantId, floor: int) -> int:
+def _next_number(connection: sa.Connection, tenant: TenantId, now_s: float) -> int:
     column = tables.hints.c
     newest = connection.scalar(sa.select(sa.func.max(column.number)).where(column.tenant == bytes(tenant)))
-    return max(newest or 0, floor) + 1
+    return max((newest or 0) + 1, math.floor(now_s))
 
 
 def _add(connection: sa.Connection, tenant: TenantId, notice: Notice) -> None:

@@ -11,16 +11,15 @@ The schema comes from `provider_server.store.migrations`, which bring a database
 
 import errno
 import json
-import math
 import os
 import sqlite3
 import stat
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -31,7 +30,7 @@ from federation.runtime.sqlite import create_file
 from provider_server.fleet.leases import Lease
 from provider_server.store import tables
 from provider_server.store.claims import RoundClaim
-from provider_server.store.hint_store import HintStore, begin_above
+from provider_server.store.hint_store import HintStore
 from provider_server.store.lease_ends import LeaseEnds
 from provider_server.store.migrations.upgrade import upgrade
 from provider_server.store.own_store import OwnStore
@@ -40,7 +39,6 @@ from provider_server.store.revocations import Revocations, revoke
 from provider_server.store.round_store import RoundStore
 
 BUSY_TIMEOUT_S = 30.0
-ROWS_AT_ONCE = 1000
 _UNITS = "units"  # beside the context tokens: on which parts of the fabric the nodes hang
 NOWHERE: Mapping[LeaseId, Sequence[str]] = MappingProxyType({})
 _DRIVERS = {
@@ -73,9 +71,10 @@ class Store:
     """Typed access to the provider's tables. Methods commit before they return.
 
     A path names a SQLite file, a string is an SQLAlchemy URL. What is missing is made, unless `create` is false.
+    `now_s` is since 1970, for the numbers of hints.
     """
 
-    def __init__(self, where: Path | str, *, create: bool = True) -> None:
+    def __init__(self, where: Path | str, *, create: bool = True, now_s: Callable[[], float] = time.time) -> None:
         url = _url(where)
         self._engine = _engine(url, create=create)
         try:
@@ -89,10 +88,10 @@ class Store:
             raise type(refusal)(f"{_shown(url)}: {refusal.what}") from refusal
         self.rounds = RoundStore(self._engine)
         self.claim = RoundClaim(self._engine)
-        self.hints = HintStore(self._engine)
+        self.hints = HintStore(self._engine, now_s)
         self.revocations = Revocations(self._engine)
         self.own = OwnStore(self._engine)
-        self.ends = LeaseEnds(self._engine)
+        self.ends = LeaseEnds(self._engine, now_s)
         self.passes = PassStore(self._engine)
 
     def close(self) -> None:
@@ -265,6 +264,13 @@ class Store:
                 row.release for row in connection.execute(sa.select(tables.releases).order_by(tables.releases.c.number))
             ]
 
+    def newest_release(self) -> bytes | None:
+        """The newest release, None before the first."""
+        query = sa.select(tables.releases.c.release).order_by(tables.releases.c.number.desc()).limit(1)
+        with self._engine.connect() as connection:
+            found: bytes | None = connection.scalar(query)
+        return found
+
     def add_bundle(self, number: int, bundle: bytes) -> None:
         """Keeps a signed bundle."""
         with self._engine.begin() as connection:
@@ -283,51 +289,6 @@ class Store:
             row = connection.execute(query).first()
         return None if row is None else (row.number, row.bundle)
 
-    def rows(self) -> Generator[tuple[str, Mapping[str, Any]], None, None]:
-        """Every row with the name of its table, all as of one moment; others may write meanwhile."""
-        options = {"isolation_level": "REPEATABLE READ"} if self._engine.name == "postgresql" else {}
-        with self._engine.connect().execution_options(**options) as connection:
-            for table in tables.metadata.sorted_tables:
-                query = sa.select(table).order_by(*table.primary_key)
-                result = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(query)
-                yield from ((table.name, dict(row)) for row in result.mappings())
-
-    def fill(self, rows: Iterable[tuple[str, Mapping[str, Any]]], now_s: float) -> None:
-        """Takes rows as `rows` gives them: all or, whatever is raised, none. StoreNotEmpty if any row is here.
-
-        Hints get numbers from now on that none had before, also of those that the rows have forgotten.
-        """
-        with self._alone() as connection:
-            if any(connection.execute(sa.select(table).limit(1)).first() for table in tables.metadata.sorted_tables):
-                raise StoreNotEmpty("this store is not empty")
-            for name, batch in _batches(rows):
-                connection.execute(sa.insert(tables.metadata.tables[name]), batch)
-            begin_above(connection, math.floor(now_s))
-            if connection.dialect.name == "postgresql":
-                for statement in _GO_ON_COUNTING:
-                    connection.execute(statement)
-
-    @contextmanager
-    def _alone(self) -> Iterator[sa.Connection]:
-        """A transaction beside which nobody else writes."""
-        with (
-            self._engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection,
-            connection.begin(),
-        ):
-            if connection.dialect.name == "postgresql":
-                connection.execute(sa.text(f"LOCK TABLE {_ALL} IN EXCLUSIVE MODE"))
-            yield connection
-
-
-# Numbers that were given with their rows move no sequence of PostgreSQL.
-_GO_ON_COUNTING = [
-    sa.select(sa.func.setval(sa.func.pg_get_serial_sequence(table.name, "number"), sa.func.max(table.c.number))).having(
-        sa.func.count() > 0
-    )
-    for table in (tables.releases, tables.rounds)
-]
-_ALL = ", ".join(table.name for table in tables.metadata.sorted_tables)
-
 
 @contextmanager
 def reporting() -> Iterator[None]:
@@ -343,20 +304,6 @@ def _retire(connection: sa.Connection, tenants: Iterable[TenantId]) -> None:
     column = tables.node_keys.c
     of_them = column.tenant.in_([bytes(tenant) for tenant in tenants])
     connection.execute(sa.update(tables.node_keys).where(of_them).values(retired=True))
-
-
-def _batches(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
-    """Neighbours of one table together, a bounded number at once."""
-    batch: list[Mapping[str, Any]] = []
-    of = ""
-    for name, row in rows:
-        if batch and (name != of or len(batch) == ROWS_AT_ONCE):
-            yield of, batch
-            batch = []
-        of = name
-        batch.append(row)
-    if batch:
-        yield of, batch
 
 
 def _url(where: Path | str) -> sa.URL:

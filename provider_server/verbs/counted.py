@@ -16,11 +16,12 @@ def newest_counting(
 ) -> tuple["Release", dict[str, str]]:
     """The release, and the names of contexts by token, where provider.toml has them; exit 3 saying what is lacking."""
     from provider_server import home as homes
+    from provider_server.rounds.release import releases_of
 
     with failing():
         settings = homes.settings_of(home)
         with closing(homes.open_provider(home, database, settings)) as provider:
-            counted = [one for one in provider.releases() if one.counts(subject)]
+            counted = [one for one in releases_of(provider.store) if one.counts(subject)]
             if not counted:
                 raise nothing_yet(lacking)
             newest = counted[-1]

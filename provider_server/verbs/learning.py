@@ -5,19 +5,18 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from federation.runtime.console import Force, InputFile, check_new
+from federation.runtime.clock import now_hour
+from federation.runtime.console import InputFile
 from federation.runtime.visible import counted_as
 from provider_server.verbs.console import AsRows, Database, Home, failing, nothing_yet, print_rows, required
-from provider_server.verbs.telemetry import Out, save_pictures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from provider_server.fleet.leases import Lease
     from provider_server.learning.findings import Findings
     from provider_server.learning.new_contexts import NewContext
-    from provider_server.learning.publication_gate import Outlook
     from provider_server.learning.publisher import Publisher
     from provider_server.reporting.findings_text import LearntRow
     from provider_server.rounds.provider import Provider
@@ -30,17 +29,16 @@ Benchmarks = Annotated[
 AsTenants = Annotated[
     bool, typer.Option("--as-tenants", help="Show what bundles tell tenants, learnt from their sums alone.")
 ]
+NO_ROW = "no row"
 SEED = 0  # assigns strata to training and test sets: the same benchmark jobs give the same rules
 
 
 def learn(
     home: Home = None,
     database: Database = None,
-    out: Out = None,
     benchmarks: Benchmarks = None,
     *,
     as_tenants: AsTenants = False,
-    force: Force = False,
     as_json: AsRows = False,
 ) -> None:
     """Analyse all releases, and show how well earlier bundles predicted. Publishes nothing.
@@ -54,9 +52,6 @@ def learn(
         findings, newcomers = _benchmarked(required(home), provider, learnt, releases, benchmarks)
         review, outlook = publisher.review(releases), publisher.outlook(releases)
         names = _names(required(home), provider, releases[-1])
-    if out:
-        with failing():
-            _write_page(out, findings, outlook, releases, names, as_tenants=as_tenants, force=force)
     row: LearntRow = {
         "readers": "tenants" if as_tenants else "operators",
         "releases": len(releases),
@@ -132,39 +127,12 @@ def _names(home: Path, provider: "Provider", newest: "Release") -> "dict[str, st
     return names
 
 
-def _write_page(
-    out: Path,
-    findings: "Findings",
-    outlook: "Outlook",
-    releases: "Sequence[Release]",
-    names: "Mapping[str, str]",
-    *,
-    as_tenants: bool,
-    force: bool,
-) -> None:
-    from provider_server.reporting.findings_report import page_of
-    from provider_server.reporting.html import render
-
-    page = page_of(findings, outlook, releases, names, for_operators=not as_tenants)
-    check_new(out / "findings.html", force=force)
-    figures = {section.heading.lower().replace(" ", "-"): section.figure for section in page.sections}
-    save_pictures(figures, out, force=force)
-    (out / "findings.html").write_text(render(page), encoding="utf-8")
-
-
 def explain(
     workload: Annotated[str, typer.Argument(help="Token of a workload row, or its first digits.")] = "",
     context: Annotated[str, typer.Argument(help="Token of a context, or its first digits.")] = "",
     home: Home = None,
     database: Database = None,
     lease: Annotated[str | None, typer.Option(help="A lease, instead of workload and context.")] = None,
-    within: Annotated[
-        float | None, typer.Option(help="Also give the probability that a job fails within this many hours.")
-    ] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of that job; default: the lease's, or 1.")] = None,
-    age: Annotated[
-        float | None, typer.Option(min=0.0, help="Age of that job in hours; default: the lease's, or 0.")
-    ] = None,
     *,
     as_tenants: AsTenants = False,
     as_json: AsRows = False,
@@ -173,18 +141,14 @@ def explain(
 
     It is for operators: failures that the provider saw itself are in it, which no bundle tells tenants.
     """
-    from federation.runtime.clock import now_hour
-    from provider_server.learning.forecast import Job, chance_of_failure, job_of
-    from provider_server.reporting.findings_text import chance_row, explanation_lines, explanation_row
+    from provider_server.reporting.findings_text import explanation_lines, explanation_row
 
     with _learning(home, database) as (provider, publisher, releases):
-        findings, now_h = _learnt(publisher, releases, as_tenants=as_tenants), now_hour()
+        findings = _learnt(publisher, releases, as_tenants=as_tenants)
         names = _names(required(home), provider, releases[-1])
-        leases = provider.leases(releases[0].plan.first_hour, max(now_h, releases[-1].plan.end_hour))
-        job = Job(1, 0.0)
         if lease:
-            job, workload, context = job_of(_the_one(leases, lease), findings, now_h)
-        job = Job(nodes or job.nodes, job.age_h if age is None else age, job.context_level)
+            since_h, until_h = releases[0].plan.first_hour, max(now_hour(), releases[-1].plan.end_hour)
+            workload, context = _pair_of(_the_one(provider.store.leases(since_h, until_h), lease), findings)
         pairs = [pair for pair in findings.pairs if pair.workload.startswith(workload)]
         matches = [pair for pair in pairs if pair.context.startswith(context)]
         if len(matches) != 1:
@@ -192,11 +156,15 @@ def explain(
                 f"{counted_as(len(matches), 'pair')} found for these tokens, not one:"
                 " list them with `pharoah-provider learn --json`"
             )
-        row = explanation_row(matches[0], findings, names)
-        if within is not None:
-            chance = chance_of_failure(matches[0], job, within, findings, releases, leases)
-            row["forecast"] = chance_row(job, within, chance)
-    print_rows([row], explanation_lines, as_json=as_json)
+    print_rows([explanation_row(matches[0], findings, names)], explanation_lines, as_json=as_json)
+
+
+def _pair_of(lease: "Lease", findings: "Findings") -> tuple[str, str]:
+    """The tokens of the workload's row and of the context that a lease runs as, or what no token begins with."""
+    from federation.protocol.round_messages import finest_row
+
+    workload = finest_row(lease.labels, {one.workload for one in findings.pairs})
+    return workload or NO_ROW, lease.labels.get("context", NO_ROW)
 
 
 def _the_one(leases: "Sequence[Lease]", digits: str) -> "Lease":

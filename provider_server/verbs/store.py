@@ -1,23 +1,17 @@
-"""Verbs about the store: releases, their privacy cost, findings, backup and restore."""
+"""Verbs about the store: releases, their privacy cost, and findings."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from federation.runtime.console import InputFile
 from federation.runtime.visible import counted_as
-from provider_server.verbs.console import AsRows, Database, Home, failing, nothing_yet, opened, print_rows
+from provider_server.verbs.console import AsRows, Database, Home, nothing_yet, opened, print_rows
 
 if TYPE_CHECKING:
-    from collections import Counter
-
     from crypto.ids import VerifyKey
     from provider_server.rounds.release import Release
     from provider_server.store.store import Store
 
-BackupFile = Annotated[Path, typer.Argument(help="The backup to write, a new file.", show_default=False)]
-Copy = Annotated[Path, typer.Argument(click_type=InputFile(), help="The backup to read.", show_default=False)]
 RoundName = Annotated[
     str, typer.Argument(help="Id of a round, or its first digits: show its cells. Default: list all.")
 ]
@@ -58,7 +52,7 @@ def release(round_id: RoundName = "", home: Home = None, database: Database = No
     from provider_server.rounds import release as gate
 
     with opened(home, database) as store:
-        releases = [gate.from_bytes(data) for data in store.releases()]
+        releases = gate.releases_of(store)
     if not round_id:
         print_rows([_summary(release) for release in releases], _summary_line, as_json=as_json)
         return
@@ -231,51 +225,4 @@ def _finding_line(row: FindingRow) -> str:
         f"workload {row['workload'][:12]} on context {row['context'][:12]}: {row['risk_ratio']:.1f} times the expected"
         f" failures (its own counts alone: {row['risk_ratio_low']:.1f}–{row['risk_ratio_high']:.1f});"
         f" among all pairs, probability that it is worse: {row['probability_worse']:.0%}"
-    )
-
-
-class BackupRow(TypedDict):
-    """A backup, and what was copied to or from it."""
-
-    file: str
-    leases: int
-    rounds: int
-    releases: int
-    bundles: int
-
-
-def backup(file: BackupFile, home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
-    """Copy the store into a new file, as it is at one moment; a running provider is not interrupted."""
-    from provider_server.store import backup as backups
-
-    with opened(home, database) as store:
-        counts = backups.backup(store, file)
-    print_rows([_counts(file, counts)], _counts_line, as_json=as_json)
-
-
-def restore(file: Copy, home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
-    """Fill a new store from a backup; SQLite and PostgreSQL backups fit either database."""
-    from provider_server.store import backup as backups
-
-    with failing():
-        backups.verify(file)
-    with opened(home, database, create=True) as store:
-        counts = backups.restore(file, store)
-    print_rows([_counts(file, counts)], _counts_line, as_json=as_json)
-
-
-def _counts(file: Path, counts: "Counter[str]") -> BackupRow:
-    return {
-        "file": str(file),
-        "leases": counts["leases"],
-        "rounds": counts["rounds"],
-        "releases": counts["releases"],
-        "bundles": counts["bundles"],
-    }
-
-
-def _counts_line(row: BackupRow) -> str:
-    return (
-        f"{row['file']}: {counted_as(row['leases'], 'lease')}, {counted_as(row['rounds'], 'round')},"
-        f" {counted_as(row['releases'], 'release')}, {counted_as(row['bundles'], 'bundle')}"
     )

@@ -3,21 +3,18 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
 from federation.runtime.clock import now_hour
-from federation.runtime.console import Force, InputFile, check_new
+from federation.runtime.console import InputFile
 from federation.runtime.screen import say
 from federation.runtime.visible import counted_as
 from provider_server.verbs import outages
 from provider_server.verbs.console import AsRows, Home, failing, nothing_yet, print_rows, required
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from provider_server.analysis.fleet_curves import OwnHazards
     from provider_server.fleet.telemetry.inventory import Inventory
     from provider_server.fleet.telemetry.quality import Quality
     from provider_server.fleet.telemetry.samples import Source, Window
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from provider_server.reporting.hazard_text import HazardRow, TelemetryRow
     from provider_server.settings import Telemetry
 
-Out = Annotated[Path | None, typer.Option(help="Folder for pictures (PNG, SVG) and a page (HTML).", show_default=False)]
 Files = Annotated[
     list[Path] | None,
     typer.Option("--file", click_type=InputFile(), help="Telemetry in Parquet or CSV, instead of Prometheus."),
@@ -114,18 +110,6 @@ def say_quality(quality: "Quality", doubts: Mapping[str, int]) -> None:
     say(*quality.lines(), *(f"  doubt    {doubt}: {count}" for doubt, count in sorted(doubts.items())))
 
 
-def save_pictures(figures: "Mapping[str, Figure]", out: Path, *, force: bool) -> None:
-    """Writes each figure as PNG and SVG into a folder; OutputExists, before anything is written, if a file exists."""
-    from provider_server.reporting.figures.drawing import save
-
-    files = {out / f"{name}.{suffix}": figure for name, figure in figures.items() for suffix in ("png", "svg")}
-    for file in files:
-        check_new(file, force=force)
-    out.mkdir(parents=True, exist_ok=True)
-    for file, figure in files.items():
-        save(figure, file)
-
-
 # ---- contexts --------------------------------------------------------------------------------------------------------
 
 
@@ -150,10 +134,8 @@ def contexts(
     feature: Annotated[
         list[str] | None, typer.Option(help="Split contexts by this feature, whatever the evidence.")
     ] = None,
-    out: Out = None,
     *,
     in_order: Sorted = False,
-    force: Force = False,
     as_json: AsRows = False,
 ) -> None:
     """Group nodes into contexts by the features that predict failures, and find build-up levels, from telemetry."""
@@ -166,8 +148,6 @@ def contexts(
         before = hardware.load(place)
         found = hardware.observe(feed.source, feed.window, feed.inventory, before, feature or (), repairs, feed.metrics)
         hardware.keep(place, found.kept)
-        if out:
-            _draw_contexts(found, out, force=force)
     say_quality(found.quality, found.doubts)
     say(_selection_line(found))
     print_rows(
@@ -206,19 +186,6 @@ def _context_line(row: ContextRow) -> str:
     )
 
 
-def _draw_contexts(found: "Observed", out: Path, *, force: bool) -> None:
-    from provider_server.reporting.figures.contexts import context_map
-
-    known = found.kept.contexts
-    numbers = [-1 if (number := known.of(node)) is None else number for node in found.nodes]
-    described = {one.number: one.description for one in known.contexts}
-    rates = {one.number: one.failures_per_1000_node_hours for one in known.contexts}
-    intervals = {one.number: (one.low, one.high) for one in known.contexts}
-    save_pictures(
-        {"contexts": context_map(found.positions, numbers, described, rates, intervals=intervals)}, out, force=force
-    )
-
-
 # ---- hazard ----------------------------------------------------------------------------------------------------------
 
 
@@ -228,7 +195,6 @@ def hazard(
     inventory: Stock = None,
     start: Start = None,
     end: End = None,
-    out: Out = None,
     events: Annotated[
         Path | None,
         typer.Option(
@@ -253,7 +219,6 @@ def hazard(
             "--keep", help="With --events: hold nodes to what these outages say of them and of repairs from now on."
         ),
     ] = False,
-    force: Force = False,
     as_json: AsRows = False,
 ) -> None:
     """Show how often nodes fail at each build-up level and in each context, from the provider's own telemetry."""
@@ -261,9 +226,8 @@ def hazard(
         asked = outages.Asked(start, end, inventory, nodes, kind or (), jobs)
         outages.show(events, asked, required(home) if keep else None, as_json=as_json)
         return
-    from provider_server.analysis.fleet_curves import gather, own_hazards
-    from provider_server.analysis.fleet_events import since_repair
-    from provider_server.learning import hardware, on_probation
+    from provider_server.analysis.fleet_events import fit_levels, gather
+    from provider_server.learning import hardware
     from provider_server.reporting.hazard_text import hazard_lines, hazard_row, numbers
 
     place = required(home)
@@ -271,19 +235,13 @@ def hazard(
         feed, kept = open_feed(place, file or (), inventory, start, end, in_order=in_order), hardware.load(place)
         seen = with_levels(feed, kept, hardware.load_repairs(place))
     say_quality(seen.quality, seen.doubts)
-    known, first, names = kept.contexts if kept else None, feed.window.start_hour, seen.hours.nodes
-    probation = on_probation.load(place)
-    repaired = since_repair(names, feed.window.end_hour, probation.back_h, probation.model.edges_h)
-    gathered = gather(seen.at_risk(first), numbers(names, known), repaired)
+    known, first = kept.contexts if kept else None, feed.window.start_hour
+    gathered = gather(seen.at_risk(first), numbers(seen.hours.nodes, known))
     if not gathered.failures:
         raise nothing_yet(_without_failure(gathered.node_hours, seen))
-    found = own_hazards(gathered)
     quality: TelemetryRow = {"quality": seen.quality.row(), "doubts": dict(seen.doubts)}
-    row: HazardRow = {**hazard_row(found, seen.hours.since(first), known), **quality}
+    row: HazardRow = {**hazard_row(gathered, fit_levels(gathered.table), seen.hours.since(first), known), **quality}
     row["left_out"] += [told] if (told := _unseen(seen)) else []
-    if out:
-        with failing():
-            _draw_hazard(found, row, out, force=force)
     if not as_json:
         say(*(f"left out: {text}" for text in row["left_out"]))
     print_rows([row], hazard_lines, as_json=as_json)
@@ -327,28 +285,6 @@ def _unseen(seen: "Followed") -> str:
         "no failure could be seen but a lost node: nothing here shows Xid codes, failed row remappings or the health"
         f" of GPUs (telemetry has none of {', '.join(READ_FROM)})"
     )
-
-
-def _draw_hazard(found: "OwnHazards", row: "Mapping[str, Any]", out: Path, *, force: bool) -> None:
-    from provider_server.reporting.figures.ratios import Ratio, ratio_plot
-    from provider_server.reporting.figures.survival import survival_curves
-
-    hours = float(row["end_hour"] - row["start_hour"])
-    levels, contexts = (
-        [
-            Ratio(f"{kind} {one[kind]}", one["ratio"], one["ratio_low"], one["ratio_high"])
-            for one in row[f"{kind}s"]
-            if one["ratio"] is not None
-        ]
-        for kind in ("level", "context")
-    )
-    figures = {"survival": survival_curves(found.survival, found.hazard_by_level, hours)}
-    if levels:
-        figures["level-ratios"] = ratio_plot("Build-up levels", levels, beside="level 0")
-    if contexts:
-        usual = next(one["context"] for one in row["contexts"] if one["ratio"] is None)
-        figures["context-ratios"] = ratio_plot("Contexts", contexts, beside=f"context {usual}")
-    save_pictures(figures, out, force=force)
 
 
 # ---- repaired --------------------------------------------------------------------------------------------------------

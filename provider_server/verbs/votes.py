@@ -53,14 +53,15 @@ def votes(
     """
     from provider_server import home as homes
     from provider_server.learning.votes import suspected
+    from provider_server.rounds.release import releases_of
 
     place = required(home)
     with failing(), closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
-        counted = [one for one in provider.releases() if one.counts(Subject.VOTES)]
+        counted = [one for one in releases_of(provider.store) if one.counts(Subject.VOTES)]
         if not counted or provider.parts is None:
             raise nothing_yet("no release counts votes: set votes_share in provider.toml, see docs/fabric.md")
         newest = counted[-1]
-        leases = provider.leases(newest.first_hour, newest.plan.end_hour)
+        leases = provider.store.leases(newest.first_hour, newest.plan.end_hour)
         tokens = provider.part_tokens(newest.plan.epoch)
         found = suspected(newest, leases, provider.parts, tokens)
     named = [one for one in found if one.is_named]

@@ -159,7 +159,7 @@ class Judge:
         noised = [self._noised(exact, epsilon, rng) for epsilon in epsilons]
         batches = [exact, *(exact[:many] for many in range(1, early + 1)), *noised]
         bundles = []
-        leases = played.federation.provider.leases(played.start_hour, played.end_hour)
+        leases = played.federation.provider.store.leases(played.start_hour, played.end_hour)
         for bundle in learn_all(engine, batches, leases):
             bundles.append(bundle)
             tell(f"learnt {len(bundles)} of {len(batches)} bundles for comparison")

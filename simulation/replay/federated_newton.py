@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.bands import band_of, time_in_bands
+from simulation.replay.bands import band_of, time_in_bands
 
 Integers = NDArray[np.int64]
 TOLERANCE = 1e-6  # of the last step; steps square near the answer, so it is then within about 1e-12 of it

@@ -136,7 +136,7 @@ class Player:
     def played(self) -> Played:
         """The record of the weeks so far."""
         end_hour = self._start_hour + self.scenario.weeks * HOURS_PER_WEEK
-        known = self._federation.provider.leases(self._start_hour, end_hour)
+        known = self._federation.provider.store.leases(self._start_hour, end_hour)
         registered = {lease.lease: lease for lease in known}
         return Played(
             self.cloud,

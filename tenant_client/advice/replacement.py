@@ -28,7 +28,7 @@ from enum import StrEnum
 from tenant_client.advice.clues import FindingFact
 from tenant_client.advice.explanation import Explanation, FailureSide
 
-# The lower 95% bound (one-sided) of 12 of 12 right ranks, of each of these two in `benchmarks/syndromes`.
+# The lower 95% bound (one-sided) of 12 of 12 right ranks, of each of these two in the study `syndromes`.
 CONFIDENCE: Mapping[str, float] = {"non_communication_hang": 0.78, "non_communication_slow": 0.78}
 UNCLEAR = ("communication_hang", "communication_slow", "undecided", "hang", "slow_rank")
 NAMES_ITSELF = 4.0  # the weight in an explanation from which errors of frameworks and scripts stand by themselves

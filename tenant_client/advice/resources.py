@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.stats import t
 
+from tenant_client.advice.distributions import t_quantile
 from tenant_client.records.usages import Usage
 from tenant_client.workload.descriptor import Descriptor, rungs
 
@@ -94,7 +94,7 @@ def expect(earlier: Sequence[float], spread: float) -> Expected:
     logs = np.log(values)
     freedom = PRIOR_RUNS + len(logs) - 1
     variance = (PRIOR_RUNS * spread**2 + float(((logs - logs.mean()) ** 2).sum())) / freedom
-    half = float(t.ppf(0.975, freedom)) * float(np.sqrt(variance * (1.0 + 1.0 / len(logs))))
+    half = t_quantile(freedom, 0.975) * float(np.sqrt(variance * (1.0 + 1.0 / len(logs))))
     middle = float(logs.mean())
     low, value, high = (float(np.exp(middle + part)) for part in (-half, 0.0, half))
     return Expected(value, low, high, len(logs))

@@ -21,12 +21,13 @@ that was always slow. docs/check.md has the details.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
-from scipy import special, stats
 
 from crypto.errors import PharoahError
 from federation.protocol.service_messages import CheckVerdict
+from tenant_client.advice.distributions import at_least_heads, t_below, t_quantile
 from tenant_client.confirm.sample import Rates, Sample
 
 BOUND = 1e-4
@@ -37,6 +38,7 @@ MOST_FREEDOM = 10
 USEFUL = 4 / 3
 CHANCE = 0.02
 GRID = 128
+_NORMAL = NormalDist()
 _U = (np.arange(GRID) + 0.5) / GRID
 
 
@@ -84,12 +86,12 @@ class Criterion:
 
     def floor(self, bound: float = BOUND) -> float:
         """The level that a healthy machine's run falls below with probability `bound` / 2."""
-        t = -float(special.stdtrit(self._freedom, bound / 2))
+        t = -t_quantile(self._freedom, bound / 2)
         return min(self.ordinary, math.exp(self.level - t * self._predicted))
 
     def p_value(self, rate: float) -> float:
         """The probability that a healthy machine's level is as low as `rate`."""
-        return float(special.stdtr(self._freedom, (math.log(rate) - self.level) / max(self._predicted, 1e-12)))
+        return t_below(self._freedom, (math.log(rate) - self.level) / max(self._predicted, 1e-12))
 
     @property
     def _freedom(self) -> int:
@@ -190,7 +192,7 @@ def _similar(curves: Rates, levels: Rates) -> tuple[list[int], int]:
     kept = np.arange(len(curves))
     while True:
         centre = int(kept[np.argmin(apart[np.ix_(kept, kept)].mean(1))])
-        sigma = float(stats.median_abs_deviation(levels[kept], scale="normal"))
+        sigma = float(np.median(np.abs(levels[kept] - np.median(levels[kept])))) / _NORMAL.inv_cdf(0.75)
         most = min(max(LEAST_DROP, DROP_SIGMAS * sigma), MOST_DROP)
         furthest = max(LEAST_DROP, DROP_TIMES * float(np.median(apart[kept, centre])))
         similar = (np.abs(levels - levels[centre]) <= most) & (apart[:, centre] <= furthest)
@@ -234,7 +236,7 @@ def sign_test(values: Rates, level: float, independent: float | None = None) -> 
     """The probability of so many repeats below `level` if the median were there; for `independent` repeats."""
     number = effective(values) if independent is None else independent
     below = math.floor(float((values < level).mean()) * number)
-    return float(special.bdtrc(below - 1, max(1, math.floor(number)), 0.5)) if below else 1.0
+    return at_least_heads(below, max(1, math.floor(number))) if below else 1.0
 
 
 def effective(values: Rates) -> float:
@@ -245,7 +247,8 @@ def effective(values: Rates) -> float:
     n = len(values)
     if n < 4:
         return 1.0
-    ranks = stats.rankdata(values) - (n + 1) / 2
+    ordered = np.sort(values)
+    ranks = (np.searchsorted(ordered, values) + np.searchsorted(ordered, values, "right")) / 2 - n / 2
     power = float((ranks**2).sum())
     r = float((ranks[1:] * ranks[:-1]).sum()) / power if power else 0.0
     r = min(max(0.0, r + (1 + 3 * r) / n), 0.99)
@@ -254,6 +257,6 @@ def effective(values: Rates) -> float:
 
 def median_interval(values: Rates, level: float = 0.95) -> tuple[float, float]:
     """Order statistics that hold the median with probability `level`, for as many repeats as are independent."""
-    half = -float(special.ndtri((1 - level) / 2)) / 2 / math.sqrt(max(1.0, effective(values)))
+    half = _NORMAL.inv_cdf((1 + level) / 2) / 2 / math.sqrt(max(1.0, effective(values)))
     low, high = np.quantile(values, [max(0.0, 0.5 - half), min(1.0, 0.5 + half)])
     return float(low), float(high)

@@ -16,7 +16,7 @@ all pairs, so if nearly all nodes are slow alike, none is. Links are seen only i
 `first`.
 
 DLRover's node check stops after two rounds and takes whoever never passed for broken: exact up to a quarter of faulty
-nodes, and blind to links (`benchmarks/pairwise.py` has both side by side).
+nodes, and blind to links (docs/measured.md has both side by side).
 """
 
 from collections import Counter, defaultdict

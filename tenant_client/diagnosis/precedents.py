@@ -4,7 +4,7 @@
   look like errors or stand last, without those that the workload's healthy attempts print.
 - Nearness is the share of the words, rare words counting most, that two incidents have in common, and half a point more
   where the reason is known. A whole line counts as a word.
-- Below `LEAST` nothing is a precedent: `benchmarks.diagnosis.precedents` measures how often both had the same cause.
+- Below `LEAST` nothing is a precedent: it is where both had the same cause often enough (docs/measured.md).
 - Precedents are for the owner. They name no cause and are never counted.
 
     >>> words = words_of(("OSError: [Errno <*>] No space left on device",))

@@ -2,7 +2,7 @@ r"""How sure a diagnosis is: the share of labelled cases in which such evidence 
 
 - `sureness.toml` holds, for each kind of evidence and each family of reasons (whose fault: infrastructure, framework,
   script; or `stopped`, nobody's), the cases, those with the right reason, and those with the right domain.
-  `python -m benchmarks.diagnosis.sureness --write` makes it, of logs that other hands wrote and labelled.
+  `pharoah-sim study sureness --write` makes it, of logs that other hands wrote and labelled.
 - What is told is the lower end of the exact one-sided 95% interval (Clopper and Pearson, Biometrika 1934) of the
   family's cases, or of all cases of that kind of evidence where that is less.
 - Fewer than a handful of cases prove nothing: then nothing is told, as of an owner's lesson and an unknown cause.

@@ -27,7 +27,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -45,41 +45,23 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
-from google.protobuf.message import DecodeError as ProtobufDecodeError
 
 from crypto.errors import PharoahError
 from federation.protocol.queries import ROUND_BUNDLE_SHA256, Answer, Fault, Query
+from federation.transport.flower_wire import FLEET, UNREADABLE, SignedTime, call, object_ids, pack, seal, unpack
 from tenant_client.network.flower import (
-    ActivateNodeRequest,
+    INVALID_FAB,
     ClientApp,
+    ConfigRecord,
     Context,
-    DeactivateNodeRequest,
     Error,
-    ErrorCode,
-    FleetHttpClient,
-    GetRunRequest,
     Message,
-    Node as NodeProto,
-    NodeAuthHttpInterceptor,
-    ObjectPullError,
-    ObjectPushError,
-    ObjectTree,
-    PullMessagesRequest,
-    PushMessagesRequest,
     RecordDict,
-    RuntimeVersionHttpInterceptor,
-    SendNodeHeartbeatRequest,
-    get_all_nested_objects,
-    get_object_tree,
-    make_confirm_message_received_fn_protobuf,
-    make_pull_object_fn_protobuf,
-    make_push_object_fn_protobuf,
-    message_from_proto,
-    message_to_proto,
-    no_object_id_recompute,
-    pull_and_inflate_object_from_tree,
-    push_objects,
-    remove_content_from_message,
+    fleet_pb2,
+    heartbeat_pb2,
+    message_pb2,
+    node_pb2,
+    run_pb2,
 )
 from tenant_client.network.flower_app import client_app
 
@@ -88,8 +70,6 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Reply = Callable[[Message], Message]
 QUESTIONS = frozenset(f"query.{verb}" for verb in Query)
-UNREADABLE = (ProtobufDecodeError, ValueError, TypeError, LookupError, AttributeError, RecursionError)  # by inflating
-LOST = (ObjectPullError, ObjectPushError)  # its run is over, or the SuperLink no longer has it
 FIRST_PAUSE_S = 0.5
 SLOWER = 1.25  # from one poll without a question to the next
 REQUEST_TIMEOUT_S = 30.0
@@ -111,8 +91,12 @@ class BadNodeKey(PharoahError):
     default_hint = "restore node.key from a backup, or make a new one with `pharoah-tenant enrol --new-node-key`"
 
 
-class _NotWanted(Exception):
-    """The SuperLink no longer wants an answer: its run is over."""
+class NotWanted(Exception):
+    """The SuperLink no longer wants an answer, or no longer has the question: its run is over."""
+
+
+class NotYet(Exception):
+    """Some of a question is not at the SuperLink yet."""
 
 
 class _Stopped(Exception):
@@ -189,10 +173,24 @@ def serve(
         _Service(node, client_app(answer), settings, stop, heard, clock, sleep or stop.wait).run()
 
 
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """A question that waits for this node, and the tree of its objects."""
+
+    run_id: int
+    ttl_s: float
+    tree: message_pb2.ObjectTree
+
+    @property
+    def question_id(self) -> str:
+        """The id of the question's message."""
+        return self.tree.object_id
+
+
 class FleetNode:
     """The Fleet API of a SuperLink, as one node uses it. Every method raises httpx.HTTPError when it cannot be had."""
 
-    def __init__(self, client: FleetHttpClient, public_pem: bytes, bundle_sha256: str, heartbeat_s: float) -> None:
+    def __init__(self, client: httpx.Client, public_pem: bytes, bundle_sha256: str, heartbeat_s: float) -> None:
         self.node_id: int | None = None
         self._client = client
         self._public_pem = public_pem
@@ -202,9 +200,9 @@ class FleetNode:
 
     def join(self) -> int:
         """Becomes connected. A node that the SuperLink believes to be connected already keeps its id."""
-        asked = ActivateNodeRequest(public_key=self._public_pem, heartbeat_interval=self._heartbeat_s)
+        request = fleet_pb2.ActivateNodeRequest(public_key=self._public_pem, heartbeat_interval=self._heartbeat_s)
         try:
-            self.node_id = self._client.ActivateNode(asked).node_id
+            self.node_id = call(self._client, FLEET + "activate-node", request, fleet_pb2.ActivateNodeResponse).node_id
         except httpx.HTTPStatusError as error:
             if self.node_id is None or error.response.status_code == httpx.codes.UNAUTHORIZED:
                 raise
@@ -212,66 +210,84 @@ class FleetNode:
 
     def beat(self) -> None:
         """Says that this node is still there."""
-        self._client.SendNodeHeartbeat(SendNodeHeartbeatRequest(node=self._proto, heartbeat_interval=self._heartbeat_s))
+        request = heartbeat_pb2.SendNodeHeartbeatRequest(node=self._proto, heartbeat_interval=self._heartbeat_s)
+        call(self._client, FLEET + "send-node-heartbeat", request, heartbeat_pb2.SendNodeHeartbeatResponse)
 
     def leave(self) -> None:
         """Says goodbye."""
         if self.node_id is not None:
-            self._client.DeactivateNode(DeactivateNodeRequest(node_id=self.node_id))
+            request = fleet_pb2.DeactivateNodeRequest(node_id=self.node_id)
+            call(self._client, FLEET + "deactivate-node", request, fleet_pb2.DeactivateNodeResponse)
 
-    def receive(self) -> tuple[Message, ObjectTree] | None:
-        """The header of the next question, with what there is to fetch for it."""
-        got = self._client.PullMessages(PullMessagesRequest(node=self._proto))
-        return (message_from_proto(got.messages_list[0]), got.message_object_trees[0]) if got.messages_list else None
+    def receive(self) -> Announced | None:
+        """The next question, which is to be fetched."""
+        request = fleet_pb2.PullMessagesRequest(node=self._proto)
+        told = call(self._client, FLEET + "pull-messages", request, fleet_pb2.PullMessagesResponse)
+        if not told.messages_list:
+            return None
+        metadata = told.messages_list[0].metadata
+        return Announced(metadata.run_id, metadata.ttl, told.message_object_trees[0])
 
-    def fetch(self, header: Message, tree: ObjectTree) -> Message:
-        """The whole question."""
-        run_id = header.metadata.run_id
-        message = pull_and_inflate_object_from_tree(
-            tree,
-            make_pull_object_fn_protobuf(self._client.PullObject, self._proto, run_id),
-            make_confirm_message_received_fn_protobuf(self._client.ConfirmMessageReceived, self._proto, run_id),
-            return_type=Message,
+    def fetch(self, announced: Announced) -> Message:
+        """The whole question; `NotYet` while some of it is missing."""
+        objects = {object_id: self._download(announced.run_id, object_id) for object_id in object_ids(announced.tree)}
+        request = message_pb2.ConfirmMessageReceivedRequest(
+            node=self._proto, run_id=announced.run_id, message_object_id=announced.question_id
         )
-        vars(message.metadata)["_message_id"] = tree.object_id
-        return message
+        answer = message_pb2.ConfirmMessageReceivedResponse
+        call(self._client, FLEET + "confirm-message-received", request, answer)
+        question: Message = unpack(announced.question_id, objects, (Message, RecordDict, ConfigRecord))
+        return question
 
     def is_agreed(self, run_id: int) -> bool:
         """Whether the run brings the one bundle without code, which is settled when it starts."""
         if run_id != self._agreed_run_id:
-            run = self._client.GetRun(GetRunRequest(node=self._proto, run_id=run_id)).run
+            request = run_pb2.GetRunRequest(node=self._proto, run_id=run_id)
+            run = call(self._client, FLEET + "get-run", request, run_pb2.GetRunResponse).run
             if run.fab_hash != self._bundle_sha256:
                 return False
             self._agreed_run_id = run_id
         return True
 
-    def send(self, reply: Message) -> None:
-        """Uploads a reply; repeating it is harmless."""
-        run_id = reply.metadata.run_id
-        vars(reply.metadata)["_message_id"] = reply.object_id
-        with no_object_id_recompute():
-            accepted = self._client.PushMessages(
-                PushMessagesRequest(
-                    node=self._proto,
-                    messages_list=[message_to_proto(remove_content_from_message(reply))],
-                    message_object_trees=[get_object_tree(reply)],
-                    clientapp_runtime_list=[0.0],  # how long counting took is not the provider's business
-                )
-            )
-            push = make_push_object_fn_protobuf(self._client.PushObject, self._proto, run_id, accepted.session_id)
-            push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(accepted.objects_to_push))
+    def send(self, reply: Message, announced: Announced) -> None:
+        """Uploads the reply to a question; repeating it is harmless."""
+        request = fleet_pb2.PushMessagesRequest(node=self._proto)
+        request.clientapp_runtime_list.append(0.0)  # how long counting took is not the provider's business
+        tree = request.message_object_trees.add()
+        objects = {} if reply.has_error() else pack(reply.content, tree.children.add())
+        sealed = seal(reply, request.messages_list.add(), tree, reply_to=announced.question_id)
+        objects[tree.object_id] = sealed
+        accepted = call(self._client, FLEET + "push-messages", request, fleet_pb2.PushMessagesResponse)
+        for object_id in accepted.objects_to_push:
+            self._upload(announced.run_id, object_id, objects[object_id], accepted.session_id)
 
     def answer(self, question: Message, reply: Reply) -> Message:
         """What `reply` makes of a question, or INVALID_FAB if its run brings another bundle."""
         if self.is_agreed(question.metadata.run_id):
             return reply(question)
-        return Message(Error(ErrorCode.INVALID_FAB), reply_to=question)
+        return Message(Error(INVALID_FAB), reply_to=question)
+
+    def _download(self, run_id: int, object_id: str) -> bytes:
+        request = message_pb2.PullObjectRequest(node=self._proto, run_id=run_id, object_id=object_id)
+        told = call(self._client, FLEET + "pull-object", request, message_pb2.PullObjectResponse)
+        if not told.object_found:
+            raise NotWanted
+        if not told.object_available:
+            raise NotYet
+        return told.object_content
+
+    def _upload(self, run_id: int, object_id: str, content: bytes, session_id: str) -> None:
+        request = message_pb2.PushObjectRequest(
+            node=self._proto, run_id=run_id, object_id=object_id, object_content=content, session_id=session_id
+        )
+        if not call(self._client, FLEET + "push-object", request, message_pb2.PushObjectResponse).stored:
+            raise NotWanted
 
     @property
-    def _proto(self) -> NodeProto:
+    def _proto(self) -> node_pb2.Node:
         if self.node_id is None:
             raise RuntimeError("the node has not joined")
-        return NodeProto(node_id=self.node_id)
+        return node_pb2.Node(node_id=self.node_id)
 
 
 @contextmanager
@@ -282,18 +298,14 @@ def _connected(settings: NodeSettings) -> Iterator[FleetNode]:
     context = ssl.create_default_context(cadata=pem.decode("ascii"))
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     key = _private_key(settings.private_pem)
-    public = key.public_key()
-    client = FleetHttpClient(
-        f"https://{settings.address}",
-        interceptors=(RuntimeVersionHttpInterceptor(component_name="SuperNode"), NodeAuthHttpInterceptor(key, public)),
+    public_pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    with httpx.Client(
+        base_url=f"https://{settings.address}",
+        auth=SignedTime(key),
         verify=context,
-    )
-    client._client.close()
-    client._client = httpx.Client(
-        verify=context, timeout=REQUEST_TIMEOUT_S, limits=httpx.Limits(keepalive_expiry=KEEP_ALIVE_S)
-    )
-    public_pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    with closing(client):
+        timeout=REQUEST_TIMEOUT_S,
+        limits=httpx.Limits(keepalive_expiry=KEEP_ALIVE_S),
+    ) as client:
         node = FleetNode(client, public_pem, ROUND_BUNDLE_SHA256, settings.heartbeat_s)
         try:
             yield node
@@ -351,18 +363,18 @@ class _Service:
         if received is None:
             return False
         try:
-            self._serve(*received)
-        except (*UNREADABLE, *LOST, _NotWanted) as error:
+            self._serve(received)
+        except (*UNREADABLE, NotWanted, NotYet) as error:
             logger.warning("a question is dropped: %s", type(error).__name__)
         return True
 
-    def _serve(self, header: Message, tree: ObjectTree) -> None:
+    def _serve(self, announced: Announced) -> None:
         begun_s = self.clock()
-        until_s = begun_s + header.metadata.ttl  # of little use to anybody later
-        question = self._insist(lambda: self.node.fetch(header, tree), until_s)
+        until_s = begun_s + announced.ttl_s  # of little use to anybody later
+        question = self._insist(lambda: self.node.fetch(announced), until_s)
         reply = self._insist(lambda: self.node.answer(question, self._reply), until_s)
         self._wait(until_tick(self.clock() - begun_s, self.settings.tick_s))
-        self._insist(lambda: self.node.send(reply), until_s)
+        self._insist(lambda: self.node.send(reply, announced), until_s)
 
     def _reply(self, question: Message) -> Message:
         if question.metadata.message_type not in QUESTIONS:
@@ -375,9 +387,13 @@ class _Service:
         while True:
             try:
                 return work()
+            except NotYet:
+                if self.clock() >= until_s:
+                    raise
+                self._wait(self.settings.busy_poll_s)
             except httpx.HTTPStatusError as error:
                 if error.response.is_client_error and error.response.status_code != httpx.codes.UNAUTHORIZED:
-                    raise _NotWanted from error
+                    raise NotWanted from error
                 self._hindered_until(error, until_s)
             except httpx.HTTPError as error:
                 self._hindered_until(error, until_s)

@@ -14,7 +14,7 @@ Long tables go on at ?first=…. There is nothing to change here: no address tak
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -27,9 +27,11 @@ from federation.runtime.web.guard import STYLE, Asgi, guarded
 from tenant_client.disclosure.expected import expected
 from tenant_client.pages.html import renderer
 from tenant_client.pages.key import Key
-from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
-from tenant_client.pages.views import ORDERS, house, journal, pairs, runs
+from tenant_client.pages.views import ORDERS, NoFederation, house, journal, pairs, runs
 from tenant_client.run.lease_paths import lease_paths
+
+if TYPE_CHECKING:  # messages need the extra `federation`, and no other page does
+    from tenant_client.pages.outbox import Message
 
 COOKIE = "pharoah-tenant"
 POLICY = (
@@ -123,7 +125,10 @@ class Pages:
 
     def contribution(self, request: Request, round_id: str) -> Response:
         """One message, part by part."""
-        return _shown(request, "contribution", message=self._message(round_id), words=WORD_BYTES)
+        sent = self._message(round_id)
+        from tenant_client.pages.outbox import WORD_BYTES
+
+        return _shown(request, "contribution", message=sent, words=WORD_BYTES)
 
     def raw(self, round_id: str) -> Response:
         """The message itself."""
@@ -133,6 +138,8 @@ class Pages:
     def part(self, request: Request, round_id: str, number: int, first: First = 0) -> Response:
         """Words of one part, each with its cell."""
         sent = self._message(round_id)
+        from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, words
+
         if not 0 <= number < len(sent.parts):
             raise HTTPException(404, "the message has no such part")
         row = sent.parts[number].part
@@ -142,7 +149,11 @@ class Pages:
     def _of_house(self, request: Request, name: str, first: int) -> Response:
         return _shown(request, name, house=house(self._home, self._now_h()), first=first, step=ROWS_AT_ONCE)
 
-    def _message(self, round_id: str) -> Message:
+    def _message(self, round_id: str) -> "Message":
+        try:
+            from tenant_client.pages.outbox import message
+        except ModuleNotFoundError as error:
+            raise NoFederation(f"the module {error.name} is not installed") from error
         found = message(self._home, round_id)
         if found is None:
             raise HTTPException(404, "this tenant did not answer this round")

@@ -10,30 +10,36 @@ from dataclasses import dataclass
 from os import urandom
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from crypto.errors import PharoahError
 from federation.protocol.check import Checker, check
-from federation.protocol.noise import SystemSampler
 from federation.protocol.service_messages import CheckVerdict
 from federation.runtime.key_files import HomeError
 from federation.runtime.sqlite import reporting
 from tenant_client.advice.after_failure import after_failure
 from tenant_client.advice.hints import HintLog, action_of, end_of, episodes, reason_of
 from tenant_client.advice.own_history import own_history
-from tenant_client.disclosure import owner_view
 from tenant_client.disclosure.happened import ExplainedAttempt, Happened, what_happened
-from tenant_client.disclosure.owner_view import Budget, Sent
-from tenant_client.home import open_tenant
 from tenant_client.records.attempts import Attempt
 from tenant_client.records.bundle_log import BundleLog
 from tenant_client.records.database import open_database
-from tenant_client.rounds.tenant import Tenant
 from tenant_client.run.run_directory import newest_runs
+
+if TYPE_CHECKING:  # what has to do with rounds needs the extra `federation`
+    from tenant_client.disclosure.owner_view import Budget, Sent
+    from tenant_client.rounds.tenant import Tenant
 
 _LAST = 5  # failures on the first page
 SHORT = 12  # digits of a token that are shown
 _WORST_FIRST = (CheckVerdict.MISMATCH, CheckVerdict.WARNING, CheckVerdict.OK, CheckVerdict.UNKNOWN)
 WORST_FIRST = tuple(verdict.name.lower() for verdict in _WORST_FIRST)
+
+
+class NoFederation(PharoahError):
+    """This machine has not what a tenant of a federation needs."""
+
+    default_hint = "pip install 'pharoah[federation]'"
 
 
 @dataclass(frozen=True)
@@ -96,8 +102,8 @@ class House:
     explanations: Mapping[tuple[str, int], ExplainedAttempt]
     failures: tuple[tuple[str, int], ...]
     hints: tuple[HintView, ...]
-    budget: Budget | None
-    sent: Sent | None
+    budget: "Budget | None"
+    sent: "Sent | None"
 
 
 def house(home: Path, now_h: float) -> House:
@@ -113,6 +119,8 @@ def house(home: Path, now_h: float) -> House:
             tenant = opened(home)
         except PharoahError as error:
             return _told(happened, hints, ends, None, error.what, None, None)
+        from tenant_client.disclosure import owner_view
+
         with closing(tenant):
             return _told(happened, hints, ends, checker, "", owner_view.budget(tenant), owner_view.sent(tenant))
 
@@ -129,8 +137,13 @@ def journal(home: Path) -> Path:
     return home / "tenant.db"
 
 
-def opened(home: Path) -> Tenant:
-    """The tenant, without trustees: nothing can be asked of anybody."""
+def opened(home: Path) -> "Tenant":
+    """The tenant, without trustees: nothing can be asked of anybody. NoFederation where its extra is not installed."""
+    try:
+        from federation.protocol.noise import SystemSampler
+        from tenant_client.home import open_tenant
+    except ModuleNotFoundError as error:
+        raise NoFederation(f"the module {error.name} is not installed") from error
     return open_tenant(home, (), urandom, SystemSampler())
 
 
@@ -140,8 +153,8 @@ def _told(
     ends: Mapping[str, str],
     checker: Checker | None,
     away: str,
-    budget: Budget | None,
-    sent: Sent | None,
+    budget: "Budget | None",
+    sent: "Sent | None",
 ) -> House:
     leases = _leases(happened, ends, checker)
     verdicts = Counter(lease.verdict for lease in leases)

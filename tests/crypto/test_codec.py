@@ -76,7 +76,6 @@ from federation.protocol.bundle import (
     Catalogue,
     CatalogueEntry,
     ContextName,
-    FactorEntry,
     HazardEntry,
     MismatchEntry,
     PairJudgement,
@@ -101,7 +100,6 @@ from federation.protocol.seats import Reseating, Seats, TrusteeRecord
 from federation.protocol.service_messages import SESSION_BYTES, Action, Hint, HintState, LeaseEnd, Suspicion
 from federation.protocol.subjects import TOKEN_DIMENSIONS
 from provider_server.rounds import release
-from provider_server.store import backup
 from tests.support.changing import replace
 
 MODULES = (
@@ -115,7 +113,6 @@ MODULES = (
     invitation,
     service_messages,
     release,
-    backup,
     masking,
     possession,
     seats_module,
@@ -127,8 +124,8 @@ MESSAGES: tuple[type[Any], ...] = tuple(
     dict.fromkeys(
         kind
         for module in MODULES
-        for kind in (*vars(module).values(), *backup.ROWS.values())
-        if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Secret, backup.Row)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Secret)
     )
 )
 pytestmark = pytest.mark.filterwarnings("ignore:Parsed a serial number")  # of a certificate whose bits were flipped
@@ -177,10 +174,6 @@ SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
     (invitation.Invitation, "entries"): lambda: st.lists(SCALARS[bytes], min_size=1, max_size=3).map(tuple),
     (invitation.Invitation, "superlink"): lambda: st.sampled_from(ADDRESSES),
     (invitation.Invitation, "online"): lambda: st.sampled_from(ADDRESSES),
-    (backup.ROWS["leases"], "contexts"): lambda: LABELS,
-    (backup.ROWS["leases"], "ladder"): lambda: st.none() | LABELS,
-    (backup.ROWS["notes"], "note"): lambda: LABELS,
-    (backup.ROWS["placements"], "node_names"): lambda: NODE_NAMES,
     (anchors.AnchorRequest, "number"): lambda: st.integers(1, INTEGER_END - 1),
     (service_messages.Session, "token"): lambda: st.binary(min_size=SESSION_BYTES, max_size=SESSION_BYTES),
     (service_messages.CheckAnswer, "verdict"): lambda: st.sampled_from(
@@ -308,12 +301,6 @@ def pairs_evidence() -> st.SearchStrategy[PairEvidence]:
     positive = st.floats(0, exclude_min=True, allow_infinity=False)
     levels = st.binary(min_size=LEVELS, max_size=LEVELS)
     return st.builds(PairEvidence, positive, NOT_NEGATIVE, NOT_NEGATIVE, levels, st.just(b"") | levels)
-
-
-@st.composite
-def factors(draw: st.DrawFn) -> FactorEntry:
-    low, middle, high = draw(intervals())
-    return FactorEntry(draw(SCALARS[str]), draw(SCALARS[str]), middle, low, high)
 
 
 @st.composite
@@ -507,7 +494,6 @@ COMPOSED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
     Bundle: lambda: bundles(),
     MismatchEntry: lambda: mismatches(),
     HazardEntry: lambda: hazards(),
-    FactorEntry: lambda: factors(),
     RuleEntry: lambda: rules(),
     Hint: lambda: hints(),
 }
@@ -556,10 +542,6 @@ IN_RANGE: dict[tuple[type, str], Any] = {
     (Ownership, "start_hour"): 4,
     (round_messages.RegistrationRequest, "start_hour"): 4,
     (UnmaskRequest, "groups"): ((a_header(TenantId(bytes(16))),),),
-    (backup.ROWS["leases"], "contexts"): '{"context": "c"}',
-    (backup.ROWS["leases"], "ladder"): "{}",
-    (backup.ROWS["placements"], "node_names"): '["gpu-17"]',
-    (backup.ROWS["notes"], "note"): '{"excess": {"00": [0.5, 1]}}',
 }
 
 
@@ -622,8 +604,6 @@ def test_the_messages_of_this_test_are_all_that_there_are() -> None:
         for path in root.glob(f"{package}/**/*.py")
     ]
     labels = [label for path in sources for label in re.findall(r'tag="([^"]+)"', path.read_text())]
-    labels.remove(backup.Row.LABEL)  # what the rows of each table have in common, which make their own labels
-    labels += [row.LABEL for row in backup.ROWS.values()]
     assert sorted(labels) == sorted(kind.LABEL for kind in MESSAGES)
     assert len(set(labels)) == len(labels)
     assert all(kind.__struct_config__.frozen and kind.__struct_config__.forbid_unknown_fields for kind in MESSAGES)

@@ -18,9 +18,14 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from dp_accounting.pld.privacy_loss_mechanism import GaussianPrivacyLoss
 from scipy.stats import binom, binomtest
 
-from benchmarks.audit import ATTENDANCES, QUICK_RISK, audit, cases, is_wrong, table
-from benchmarks.audit_attacks import LaplaceAttack
-from benchmarks.audit_bounds import (
+from crypto.codec import decode
+from crypto.ids import Digest, MaskPublicKey, RoundId
+from crypto.masking import words_to_bytes
+from crypto.signing import name_of, reopened
+from federation.protocol.plan import Mechanism, Plan
+from federation.protocol.round_messages import Contribution, UnmaskShare
+from simulation.studies.audit.attacks import LaplaceAttack
+from simulation.studies.audit.bounds import (
     Tally,
     chance_of_conviction,
     gaussian_epsilon,
@@ -28,8 +33,8 @@ from benchmarks.audit_bounds import (
     largest_ratio,
     proven_epsilon,
 )
-from benchmarks.audit_cases import GAUSSIAN, Row, Verdict, toss
-from benchmarks.audit_masks import (
+from simulation.studies.audit.cases import GAUSSIAN, Row, Verdict, toss
+from simulation.studies.audit.masks import (
     as_it_is,
     insecure_mask,
     plus_order_two,
@@ -38,14 +43,10 @@ from benchmarks.audit_masks import (
     seen_under_the_old_derivation,
     with_top_bit,
 )
-from benchmarks.audit_parties import Parties, default_settings, make_parties, make_plans
-from benchmarks.audit_path import Contributed, MaskSide, canary_counts, contributed, released
-from crypto.codec import decode
-from crypto.ids import Digest, MaskPublicKey, RoundId
-from crypto.masking import words_to_bytes
-from crypto.signing import name_of, reopened
-from federation.protocol.plan import Mechanism, Plan
-from federation.protocol.round_messages import Contribution, UnmaskShare
+from simulation.studies.audit.parties import Parties, default_settings, make_parties, make_plans
+from simulation.studies.audit.path import Contributed, MaskSide, canary_counts, contributed, released
+from simulation.studies.audit.study import ATTENDANCES, QUICK_RISK, audit, cases, is_wrong
+from simulation.studies.study import Table
 from tests.support.factories import header_of
 from tests.support.hiding import looks_hidden
 from tests.support.real_rounds import InsecureSeeded, Played, real_federation
@@ -114,9 +115,10 @@ def test_one_contribution_shows_nothing_under_an_alias_and_all_but_its_noise_und
 
 @pytest.mark.nightly
 def test_the_report_has_a_line_for_every_case_and_is_json(report: Sequence[Row]) -> None:
-    assert len(table(report).splitlines()) == 1 + len(report)
+    lines = list(Table(report).lines())
+    assert len(lines) == 1 + len(report)
     assert all(json.loads(json.dumps(asdict(row)))["verdict"] == row.verdict for row in report)
-    assert all(row.setting in table(report) and f"{row.canaries:,}" in table(report) for row in report)
+    assert all(row.setting in line and f"{row.canaries:,}" in line for row, line in zip(report, lines[1:], strict=True))
 
 
 # ---- the path is that of the real parties ----------------------------------------------------------------------------

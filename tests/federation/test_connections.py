@@ -11,11 +11,11 @@ from functools import cache
 
 import pytest
 
-from benchmarks.hostile_peer import HostilePeer
 from federation.transport.certificates import Certificate, make_certificate
 from federation.transport.client import Peer
 from federation.transport.connections import connected, from_the_fullest, shut
 from federation.transport.server import ServerLimits, serve
+from tests.support.hostile_peer import HostilePeer
 from tests.support.waiting import until
 
 HOST, PATH, WATCH = "127.0.0.1", "/pharoah.Test/Ask", "/pharoah.Test/Watch"

@@ -22,7 +22,15 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from benchmarks.hostile_peer import (
+from crypto.errors import DecodeError, Unreachable
+from crypto.signing import SigningKey
+from federation.protocol.services import CEILINGS
+from federation.transport.certificates import Certificate, make_certificate
+from federation.transport.client import Peer
+from federation.transport.introductions import METADATA_KEY, Introducing, server_digest
+from federation.transport.question import LENGTH_BYTES, MESSAGE_BYTES, PART_BYTES, in_parts
+from federation.transport.server import DEFAULT_LIMITS, Server, ServerLimits, serve
+from tests.support.hostile_peer import (
     HEADERS,
     HTTP2_WINDOW,
     PREFACE,
@@ -32,14 +40,6 @@ from benchmarks.hostile_peer import (
     grpc_message,
     header_block,
 )
-from crypto.errors import DecodeError, Unreachable
-from crypto.signing import SigningKey
-from federation.protocol.services import CEILINGS
-from federation.transport.certificates import Certificate, make_certificate
-from federation.transport.client import Peer
-from federation.transport.introductions import METADATA_KEY, Introducing, server_digest
-from federation.transport.question import LENGTH_BYTES, MESSAGE_BYTES, PART_BYTES, in_parts
-from federation.transport.server import DEFAULT_LIMITS, Server, ServerLimits, serve
 
 HOST = "127.0.0.1"
 PATH, QUICK, LONG = "/pharoah.Test/Ask", "/pharoah.Test/AskQuickly", "/pharoah.Test/AskAtLength"

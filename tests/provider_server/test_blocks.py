@@ -16,9 +16,9 @@ from provider_server.analysis.contexts import Context, ContextMap, Look
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.learning.kin import NO_FEATURES, features_of, groups
 from provider_server.learning.verdicts import judge_pairs
-from simulation.bench.field_cells import BLOCKS
 from simulation.cloud.scenario import load
 from simulation.cloud.truth import context_features, plant_blocks
+from simulation.studies.field_cells import BLOCKS
 from tests.provider_server.test_learning import a_cloud, noisy
 from tests.support.changing import replace
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
-from benchmarks.rules import NOISE_SD, WEEKS, cloud
 from provider_server.analysis.boxes import PHI, best_box
 from provider_server.analysis.conditions import Records
 from provider_server.analysis.rules import find_rules
 from tests.support.changing import replace
+from tests.support.planted_rules import NOISE_SD, WEEKS, cloud
 
 NCCL = ["2.17.1", "2.18.3", "2.20.5", "2.21.5"]
 

@@ -15,12 +15,10 @@ from provider_server.analysis.buildup import (
     CALM_H,
     FORGET_H,
     FRESH,
-    LEVELS,
     SILENT,
     STALE,
     UNKNOWN,
     BuildUp,
-    level_transitions,
     parse,
     signals,
 )
@@ -380,33 +378,3 @@ def test_planted_drifts_are_found_and_healthy_nodes_left_alone() -> None:
     before = shown.filter(pl.col("hour") == 24 * DAYS - 1)
     lowest, highest = before.filter(sick)["score"].to_numpy().min(), before.filter(~sick)["score"].to_numpy().max()
     assert lowest > highest  # at the end, the area under the ROC is 1
-
-
-# ---- transitions ---------------------------------------------------------------------------------------------------
-
-
-def path(levels: Sequence[int], status: Sequence[str] | None = None, node: str = "a") -> pl.DataFrame:
-    columns = {"node": node, "hour": range(len(levels)), "level": levels, "status": status or [FRESH] * len(levels)}
-    return pl.DataFrame(columns, schema_overrides={"level": pl.Int8})
-
-
-def test_transitions_of_a_chain_are_found() -> None:
-    truth = np.array([[0.98, 0.02, 0, 0], [0.05, 0.9, 0.05, 0], [0, 0.1, 0.8, 0.1], [0.2, 0, 0, 0.8]])
-    rng, here, chain = np.random.default_rng(2), 0, []
-    for _hour in range(40_000):
-        chain.append(here)
-        here = int(rng.choice(LEVELS, p=truth[here]))
-    found = level_transitions(path(chain))
-    assert found == pytest.approx(truth, abs=0.04)
-    assert found.sum(axis=1) == pytest.approx(1.0)
-
-
-def test_steps_count_within_a_node_in_fresh_hours_that_follow_each_other() -> None:
-    nothing = level_transitions(path([0]))
-    assert nothing[1].tolist() == pytest.approx([0.5 / 168, 167 / 168, 0.5 / 168, 0])
-    assert nothing[3].tolist() == pytest.approx([0, 0, 1 / 168, 167 / 168])
-    gap = path([0, 3]).with_columns(pl.col("hour") * 2)
-    others = pl.concat([path([0]), path([3], node="b").with_columns(pl.col("hour") + 1)])
-    for same in (path([0, 3], [FRESH, STALE]), path([0, 3], [UNKNOWN, FRESH]), gap, others):
-        assert (level_transitions(same) == nothing).all()
-    assert level_transitions(path([0, 3], [SILENT, FRESH]))[0, 3] == pytest.approx(1 / 169)

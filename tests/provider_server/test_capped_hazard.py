@@ -20,8 +20,8 @@ from provider_server.analysis.hazard import Unsettled
 from provider_server.learning import findings
 from provider_server.learning.findings import learn
 from provider_server.learning.seen import Seen
-from simulation.bench.learning import Year, live, releases, small
 from simulation.cloud.scenario import load, names
+from simulation.studies.learning import Year, live, releases, small
 from tests.support.changing import replace
 from tests.support.factories import InsecureSilence
 from tests.support.plans import InsecureSeeded

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from benchmarks.contexts import TITAN, Planted, agreement, everything, lived_on, plant, shuffled, titan_lives
 from federation.protocol.life_table import Floats
-from provider_server.analysis.contexts import ContextMap, find_contexts, layout, nearest, widened
+from provider_server.analysis.contexts import ContextMap, find_contexts, nearest, widened
 from provider_server.analysis.partition import Fleet, told_by_failures
 from provider_server.analysis.selection import NodeTable, Selected, select
+from tests.support.planted_contexts import TITAN, Planted, agreement, everything, lived_on, plant, shuffled, titan_lives
 
 SEEDS = range(3)
 MODEL = [Selected("model", 90.0, 0.005, 4.0)]
@@ -335,22 +335,6 @@ def test_new_hardware_joins_the_nearest_context_with_a_wider_interval() -> None:
     assert bounds[0][0] > bounds[1][0] > bounds[2][0] > 0.0
     assert bounds[0][1] < bounds[1][1] < bounds[2][1]
     assert bounds[2][1] > 4.0, "unlike everything: it may be as bad as any context"
-
-
-# ---- a picture -----------------------------------------------------------------------------------------------------
-
-
-def test_a_picture_shows_each_context_as_a_disc_of_its_own() -> None:
-    fleet, _, found = fitted(2)
-    places = layout(fleet.table, found)
-    assert places.shape == (1200, 2)
-    assert np.array_equal(places, layout(fleet.table, found))
-    numbers = np.array([found.of(node) for node in fleet.table.nodes])
-    centre = {number: places[numbers == number].mean(axis=0) for number in set(numbers)}
-    nearest_centre = [min(centre, key=lambda one: float(np.hypot(*(spot - centre[one])))) for spot in places]
-    assert np.mean(np.array(nearest_centre) == numbers) >= 0.9
-    turned = np.arange(1200)[::-1]
-    assert np.allclose(layout(fleet.table.at(turned), found), places[turned])
 
 
 # ---- real failures -------------------------------------------------------------------------------------------------

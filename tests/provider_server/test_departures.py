@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.departures import KINDS, row
+from tests.support.departures import KINDS, row
 
 
 @pytest.mark.nightly

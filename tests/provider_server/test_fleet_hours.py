@@ -5,10 +5,11 @@ import polars as pl
 import pytest
 
 from provider_server.analysis.buildup import FRESH, SILENT, STATUS, UNKNOWN
-from provider_server.analysis.fleet_curves import gather, own_hazards
 from provider_server.analysis.fleet_events import (
     at_risk_in_parts,
     count_silent_together,
+    fit_levels,
+    gather,
     hours_at_risk,
     silent_together,
 )
@@ -81,15 +82,14 @@ def test_estimates_do_not_depend_on_the_parts() -> None:
     frames, events = recorded(4)
     at_risk = hours_at_risk(pl.concat(frames), events)
     contexts = {node: number % 2 for number, node in enumerate(sorted(set(at_risk["node"])))} | {"never seen": 9}
-    whole = own_hazards(gather([at_risk], contexts))
-    parts = at_risk.partition_by("node", maintain_order=True)
-    split = own_hazards(gather(parts, contexts))
-    assert split.fit.ratios.value == pytest.approx(whole.fit.ratios.value)
-    assert split.survival.value == pytest.approx(whole.survival.value)
-    assert split.seen.evidence.equals(whole.seen.evidence)
-    assert split.seen.kinds.equals(whole.seen.kinds)
-    assert split.seen.node_hours == at_risk.height
-    assert whole.fit.contexts == ("0", "1")  # of the third there is no hour
+    whole = gather([at_risk], contexts)
+    split = gather(at_risk.partition_by("node", maintain_order=True), contexts)
+    assert split.evidence.equals(whole.evidence)
+    assert split.kinds.equals(whole.kinds)
+    assert split.node_hours == at_risk.height
+    one, other = fit_levels(whole.table), fit_levels(split.table)
+    assert other.ratios.value == pytest.approx(one.ratios.value)
+    assert one.contexts == ("0", "1")  # of the third there is no hour
 
 
 def test_nothing_recorded_is_an_error_and_no_node_is_an_empty_part() -> None:

@@ -11,7 +11,7 @@ from provider_server.learning import publication_gate
 from provider_server.learning.bundle import compose
 from provider_server.learning.findings import Findings, learn
 from provider_server.learning.publication_gate import HeldBack, Model, check
-from provider_server.rounds.release import Release
+from provider_server.rounds.release import Release, releases_of
 from simulation.judge.side_by_side import learn_all
 from simulation.run.engines import Processes
 from tests.support.changing import replace
@@ -30,7 +30,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
             fail(federation, number)
         for window in WEEKS[:2]:
             hold(federation, window)
-        yield federation.provider.releases(), federation.provider.leases(0, WEEKS[1][1])
+        yield releases_of(federation.provider.store), federation.provider.store.leases(0, WEEKS[1][1])
 
 
 def learner(leases: list[Lease]) -> Callable[[Sequence[Release]], Findings]:

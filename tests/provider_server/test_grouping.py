@@ -1,6 +1,6 @@
 """Groups and suspicion: what no honest group could send is found at once, and who lies all the time is found in time.
 
-The simulated federation is that of `benchmarks/poison.py`, which also measures what these tests only bound.
+The simulated federation is that of the study `poison`, which also measures what these tests only bound.
 """
 
 import json
@@ -12,7 +12,6 @@ from statistics import median
 import numpy as np
 import pytest
 
-from benchmarks.poison import GROUPS, MINIMUM, TENANTS, World, group_sum, make_world, play
 from crypto.ids import TenantId
 from federation.protocol.noise import noise_variances
 from federation.protocol.plan import Mechanism
@@ -29,6 +28,7 @@ from provider_server.rounds.grouping import (
     shuffled,
 )
 from provider_server.rounds.planning import PlanSettings
+from simulation.studies.poison import GROUPS, MINIMUM, TENANTS, World, group_sum, make_world, play
 from tests.support.changing import replace
 
 NOBODY = TenantScores()

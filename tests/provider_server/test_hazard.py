@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from sklearn.linear_model import PoissonRegressor
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.bands import band_of, bands_from_departures, budget_shares, quantile_bands, time_in_bands
 from provider_server.analysis.hazard import Cells, HazardFit, Model, fit_hazard, predict, predict_levels
+from simulation.replay.bands import band_of, bands_from_departures, quantile_bands, time_in_bands
 from tests.support.changing import replace
 
 TITAN = Path(__file__).parents[3] / "shared" / "data" / "titan"
@@ -330,18 +330,6 @@ def test_bands_partition_the_time_of_every_unit() -> None:
         assert np.all(time_in_bands(inside, edges)[np.arange(500), band_of(inside, edges)] > 0)
     with pytest.raises(ValueError, match="at least one of them positive"):
         bands_from_departures(np.zeros(3), 5)
-
-
-def test_budget_shares_are_the_best_split_for_balanced_marginals() -> None:
-    levels = np.array([25.0, 8.0, 3.0])
-
-    def loss(shares: Floats) -> float:
-        return float(np.sum(levels**3 / shares))
-
-    best = budget_shares([25, 8, 3])
-    assert best.sum() == pytest.approx(1.0)
-    for swap in ([0.01, -0.01, 0.0], [0.0, 0.01, -0.01], [-0.01, 0.0, 0.01]):
-        assert loss(best) < loss(best + np.array(swap))
 
 
 class Titan:

@@ -1,11 +1,12 @@
-"""Hints are numbered on and on, not lost or repeated whoever is killed or restored, on SQLite and on PostgreSQL."""
+"""Hints are numbered on and on, not lost or repeated whoever is killed or put back, on SQLite and on PostgreSQL."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from crypto.codec import encode
 from crypto.errors import NotYours
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.service_messages import Action, Hint, HintState, Outcome, Suspicion
-from provider_server.store.backup import backup, restore
 from provider_server.store.hint_store import KEPT_H, Draft, HintStore
 from provider_server.store.round_store import LostStep
 from provider_server.store.store import Store
 from tenant_client.advice.hints import HintLog
 from tenant_client.records.database import open_database
 from tests.support.changing import replace
+from tests.support.copies import copy, put_back, rows
 from tests.support.deaths_of_hints import TENANTS, look_at_all
 from tests.support.factories import NO_SIGNATURE, a_lease, keys, lease_id
 from tests.support.postgres import Server
@@ -44,7 +45,7 @@ def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]
 
 @pytest.fixture
 def store(new_url: Callable[[], str]) -> Iterator[Store]:
-    with closing(Store(new_url())) as opened:
+    with closing(Store(new_url(), now_s=lambda: 0.0)) as opened:
         yield opened
 
 
@@ -119,7 +120,7 @@ def test_of_two_providers_on_one_store_one_takes_each_step(new_url: Callable[[],
             return True
 
         assert sorted(pool.map(take, (one, other))) == [False, True]
-        assert [hint.number for hint in other.hints.after(tenant(0), 0)] == [1]
+        assert len(other.hints.after(tenant(0), 0)) == 1
 
 
 def test_subscribers_hear_of_what_is_committed_and_of_no_one_else(hints: HintStore) -> None:
@@ -161,46 +162,41 @@ def given(hints: HintStore, *to: int) -> list[int]:
     return numbers
 
 
-def test_a_tenant_misses_no_hint_of_a_provider_that_was_restored(new_url: Callable[[], str], tmp_path: Path) -> None:
-    with (
-        closing(Store(new_url())) as lost,
-        closing(Store(new_url())) as store,
-        closing(open_database(tmp_path / "tenant.db")) as kept,
-    ):
-        log = HintLog(kept)
-        assert given(lost.hints, 0, 0, 0) == [1, 2, 3]
-        backup(lost, tmp_path / "backup")
-        assert given(lost.hints, 0, 0, 1) == [4, 5, 1]
-        assert all(log.take(hint, 0.0, NO_SIGNATURE) for hint in lost.hints.after(tenant(0), 0))
-        restore(tmp_path / "backup", store)
-        assert [hint.number for hint in store.hints.after(tenant(0), 0)] == [1, 2, 3]
-        (number, of_another) = given(store.hints, 0, 1)
-        assert of_another > 1  # also to whom the backup knows no hint
-        (new,) = store.hints.after(tenant(0), log.cursor())
-        assert new.number == number
-        assert log.take(new, 0.0, NO_SIGNATURE)
-        assert given(store.hints, 0, 0) == [number + 1, number + 2]
-
-
-def test_no_number_is_given_twice_however_often_a_backup_is_restored(
+def test_a_tenant_misses_no_hint_of_a_provider_whose_store_of_yesterday_was_put_back(
     new_url: Callable[[], str], tmp_path: Path
 ) -> None:
-    with ExitStack() as open_:
-        first, second, third, fourth = (open_.enter_context(closing(Store(new_url()))) for _ in range(4))
-        seen = given(first.hints, 0)
-        backup(first, tmp_path / "old")
-        seen += given(first.hints, 0, 0)
-        restore(tmp_path / "old", second, lambda: NOON_S)
-        seen += given(second.hints, 0, 0)
-        backup(second, tmp_path / "new")
-        seen += given(second.hints, 0)
-        restore(tmp_path / "old", third, lambda: NOON_S + 60)
-        seen += given(third.hints, 0, 0)
-        backup(third, tmp_path / "newest")
-        restore(tmp_path / "newest", fourth, lambda: NOON_S - 3600)  # a clock that was set back
-        seen += given(fourth.hints, 0)
-        restored = [1, 2, 3, NOON_S + 1, NOON_S + 2, NOON_S + 3, NOON_S + 61, NOON_S + 62, NOON_S + 63]
-        assert seen == restored
+    url = new_url()
+    with closing(open_database(tmp_path / "tenant.db")) as kept:
+        log = HintLog(kept)
+        with closing(Store(url, now_s=lambda: NOON_S)) as store:
+            known = given(store.hints, 0, 0, 0)
+            copy(url, tmp_path / "copy")
+            forgotten = given(store.hints, 0, 0, 1)
+            assert all(log.take(hint, 0.0, NO_SIGNATURE) for hint in store.hints.after(tenant(0), 0))
+        put_back(tmp_path / "copy", url)
+        with closing(Store(url, now_s=lambda: NOON_S + 60)) as store:
+            assert [hint.number for hint in store.hints.after(tenant(0), 0)] == known
+            (number, of_another) = given(store.hints, 0, 1)
+            assert of_another > forgotten[-1]  # also to whom the copy knows no hint
+            (new,) = store.hints.after(tenant(0), log.cursor())
+            assert new.number == number
+            assert log.take(new, 0.0, NO_SIGNATURE)
+            assert given(store.hints, 0, 0) == [number + 1, number + 2]
+
+
+def test_no_number_is_given_twice_however_often_a_copy_is_put_back(new_url: Callable[[], str], tmp_path: Path) -> None:
+    url, seen = new_url(), []
+    with closing(Store(url, now_s=lambda: NOON_S)) as store:
+        seen += given(store.hints, 0)
+        copy(url, tmp_path / "copy")
+        seen += given(store.hints, 0, 0)
+    for at_s in (NOON_S + 60, NOON_S + 120):
+        put_back(tmp_path / "copy", url)
+        with closing(Store(url, now_s=partial(float, at_s))) as store:
+            seen += given(store.hints, 0, 0)
+    with closing(Store(url, now_s=lambda: NOON_S - 3600)) as store:  # a clock that was set back
+        seen += given(store.hints, 0)
+    assert seen == [NOON_S + later_s for later_s in (0, 1, 2, 60, 61, 120, 121, 122)]
 
 
 def test_an_outcome_is_kept_once_for_each_hint_and_without_its_session(store: Store) -> None:
@@ -209,8 +205,7 @@ def test_an_outcome_is_kept_once_for_each_hint_and_without_its_session(store: St
     hints.take_outcome(tenant(0), outcome())
     hints.take_outcome(tenant(0), outcome(confirmed=False))
     assert hints.outcomes() == [(tenant(0), replace(outcome(confirmed=False), session=b""))]
-    with closing(store.rows()) as rows:
-        assert not any(SECRET in value for _, row in rows for value in row.values() if isinstance(value, bytes))
+    assert not any(SECRET in value for _, row in rows(store) for value in row.values() if isinstance(value, bytes))
 
 
 @pytest.mark.parametrize("wrong", [outcome(2), outcome(1, lease_id(0, 2)), outcome(1, lease_id(1, 1))])
@@ -294,5 +289,4 @@ def test_a_hint_that_is_kept_apart_from_its_state_is_made_twice(new_url: Callabl
 def test_what_is_kept_is_the_message_itself(store: Store) -> None:
     store.hints.append([(tenant(0), draft())], None, b"")
     (hint,) = store.hints.after(tenant(0), 0)
-    with closing(store.rows()) as rows:
-        assert [row["hint"] for name, row in rows if name == "hints"] == [encode(hint)]
+    assert [row["hint"] for name, row in rows(store) if name == "hints"] == [encode(hint)]

@@ -1,7 +1,7 @@
 """Connections to the tenants' port: who is silent or slow is cut off, and shuts out nobody who says what it wants.
 
-A real SuperLink over TLS, real connections; what they do stands in `tests.support.slow_callers`. The attack with 1,000
-of them is in `benchmarks/slow_callers.py`; here there are as many as fill the places.
+A real SuperLink over TLS, real connections; what they do stands in `tests.support.slow_callers`. There are as many
+of them as fill the places.
 """
 
 import ssl
@@ -19,8 +19,9 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.proto.node_pb2 import Node
 
+from federation.transport.flower_wire import FLEET
 from provider_server.network.connections import ConnectionLimits, Share, Stage
-from provider_server.network.listeners import FLEET, PUSH_OBJECT
+from provider_server.network.listeners import PUSH_OBJECT
 from provider_server.network.superlink import SuperLink
 from tenant_client.network.flower_node import NodeKey, make_node_key
 from tests.support.changing import replace

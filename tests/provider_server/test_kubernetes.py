@@ -160,7 +160,7 @@ def test_a_pod_with_a_gpu_is_a_lease_from_its_start_to_its_end(play: Play) -> No
     assert play.hours("pod", "uid-a") == (0.0, 2.5)
     lease = play.lease("pod", "uid-a")
     assert lease is not None
-    assert play.scene.provider.placed(lease.start_h + 1)[0][1] == ("n1",)
+    assert play.scene.provider.store.placed(lease.start_h + 1)[0][1] == ("n1",)
 
 
 @pytest.mark.parametrize(

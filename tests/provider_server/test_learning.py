@@ -10,14 +10,12 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.analysis.cap_correction import cap_factor, capped_mean
 from provider_server.analysis.conditions import OneOf
-from provider_server.analysis.factors import Factor
 from provider_server.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.analysis.rules import Rule
 from provider_server.learning.bundle import compose
-from provider_server.learning.factors import add_factors, season
 from provider_server.learning.findings import Findings, learn
-from simulation.bench.learning import Year, live, releases, small, true_rates
 from simulation.cloud.scenario import load
+from simulation.studies.learning import Year, live, releases, small, true_rates
 from tests.support.changing import replace
 from tests.support.factories import InsecureSilence
 from tests.support.plans import InsecureSeeded
@@ -192,7 +190,7 @@ def test_noise_beyond_what_could_ever_count_gives_finite_findings(epsilon: float
     assert np.isfinite([(pair.low, pair.high, pair.probability_worse) for pair in found.pairs]).all()
 
 
-# ---- versions, factors, rules ----------------------------------------------------------------------------------------
+# ---- versions, rules -------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -240,41 +238,12 @@ def test_the_archetype_of_a_version_is_what_most_leases_say() -> None:
     assert "archetype of a liar" not in versions
 
 
-@pytest.mark.nightly
-def test_factors_are_found_beside_verdicts_that_stay_as_they_are() -> None:
-    year = a_year()
-    made = releases(year, 2.0, InsecureSeeded(20))
-    before = learn(made, year.leases)
-    found = add_factors(before, made, year.leases)
-    assert replace(found, factors=()) == before
-    assert [one.level for one in found.factors if one.dimension == "week"] == ["W01", "W03", "W05"]
-    sizes = {one.level: one for one in found.factors if one.dimension == "size"}
-    assert all(one.low <= 1.0 <= one.high for one in sizes.values())  # nothing is planted
-    assert sizes["1"].high / sizes["1"].low < sizes["16+"].high / sizes["16+"].low
-    assert add_factors(Findings((), ()), made, year.leases).factors == ()
-
-
-@pytest.mark.nightly
-def test_a_bad_window_has_a_factor_above_one() -> None:
-    year = a_year()
-    exact = [tuple(3 * table for table in tables) if at == 1 else tables for at, tables in enumerate(year.exact)]
-    made = releases(replace(year, exact=tuple(exact)), None, InsecureSilence())
-    windows = {one.level: one for one in add_factors(learnt(), made, year.leases).factors if one.dimension == "week"}
-    assert windows["W03"].low > 1.5
-    assert max(one.high for level, one in windows.items() if level != "W03") < windows["W03"].low
-
-
-def test_a_season_is_an_iso_week() -> None:
-    assert [season(24.0 * day) for day in (0, 3, 4, 365 + 362)] == ["W01", "W01", "W02", "W52"]
-
-
-def test_a_bundle_carries_factors_and_rules_and_rules_stay_until_there_are_newer_ones() -> None:
+def test_a_bundle_carries_rules_which_stay_until_there_are_newer_ones() -> None:
     made = releases(a_year(), None, InsecureSilence())
     unbounded = Rule((OneOf("fabric", ("hdr",)),), 30, 900.0, 9.0, 4.0, 2.0, np.inf, 0.01)
     rule = replace(unbounded, high=8.0)
-    findings = replace(Findings((), ()), factors=(Factor("size", "1", 0.9, 0.8, 1.1),))
+    findings = Findings((), ())
     first = compose(1, (), made, replace(findings, rules=(rule, unbounded)))
-    assert [(one.dimension, one.level, one.ratio) for one in first.factors] == [("size", "1", 0.9)]
     assert [(one.conditions, one.ratio, one.ratio_high) for one in first.rules] == [(("fabric = hdr",), 4.0, 8.0)]
     assert compose(2, (), made, findings, rules=first.rules).rules == first.rules
     assert compose(2, (), made, replace(findings, rules=()), rules=first.rules).rules == ()

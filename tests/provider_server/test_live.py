@@ -132,7 +132,7 @@ class Scene:
 
     def hints(self, number: int) -> Sequence[Hint]:
         with closing(self.grounds.provider(self.root)) as provider:
-            return [hint for hint in provider.hints.after(self.tenant(number), 0) if isinstance(hint, Hint)]
+            return [hint for hint in provider.store.hints.after(self.tenant(number), 0) if isinstance(hint, Hint)]
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(name, labels)
@@ -232,10 +232,10 @@ def test_the_verb_that_records_leases_keeps_where_they_are(scene: Scene) -> None
     done = CliRunner().invoke(app, ["lease", str(file), "--home", str(scene.home)])
     assert (done.exit_code, done.stdout) == (0, f"{file}: 2 leases\n")
     with closing(scene.grounds.provider(scene.root)) as provider:
-        assert [(str(lease.lease), lease.nodes, names) for lease, names in provider.placed(10.0)] == [
+        assert [(str(lease.lease), lease.nodes, names) for lease, names in provider.store.placed(10.0)] == [
             ("a" * 32, 2, (HOT, "n04"))
         ]
-        assert len(provider.leases(10.0, 11.0)) == 2
+        assert len(provider.store.leases(10.0, 11.0)) == 2
 
 
 def test_own_failures_are_recorded_by_the_running_provider_once_and_only_of_hours_that_are_over(scene: Scene) -> None:
@@ -292,7 +292,7 @@ def tell_end(scene: Scene, hour: int) -> None:
 
 def state_of(scene: Scene) -> bytes:
     with closing(scene.grounds.provider(scene.root)) as provider:
-        return provider.hints.state() or b""
+        return provider.store.hints.state() or b""
 
 
 def test_after_an_outage_all_hours_are_read_and_the_newest_is_looked_at(scene: Scene) -> None:
@@ -311,7 +311,7 @@ def test_without_contexts_or_telemetry_nothing_is_looked_at(scene: Scene) -> Non
         away = scene.live(provider, url="http://127.0.0.1:1")
         with pytest.raises(Unreachable):
             away.poll()
-        assert provider.hints.state() is None
+        assert provider.store.hints.state() is None
         (scene.home / hardware.STATE).unlink()
         with pytest.raises(NotReady, match="contexts"):
             scene.live(provider).poll()

@@ -1,15 +1,11 @@
 """Reports on the provider's own nodes: what a check answers, and what receivers get, by their published formats."""
 
 import contextlib
-import gzip
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from email.message import Message
 from pathlib import Path
 from socket import AF_UNIX, socket as unix_socket
 from typing import Any
@@ -31,16 +27,11 @@ from provider_server.hints.node_reports import FILE, STALE_H, NodeReport, Output
 from provider_server.learning import on_probation
 from provider_server.learning.hardware import Kept
 from provider_server.outputs import nvsentinel
-from provider_server.outputs.changes import Changes
 from provider_server.outputs.node_check import HOUR_S, NoSocket, check, served
-from provider_server.outputs.node_metrics import NodeMetrics
-from provider_server.outputs.nvsentinel import ENUMS, FIELDS, HealthEvents, Nvsentinel, Strategy
-from provider_server.outputs.plan_metrics import PlanMetrics
-from simulation.run.processes import free_ports
+from provider_server.outputs.node_metrics import NodeMetrics, PlanMetrics
+from provider_server.outputs.nvsentinel import ENUMS, FIELDS, Changes, HealthEvents, Nvsentinel, Strategy
 from tests import needs
 from tests.support import schemas
-from tests.support.receiver import receiver
-from tests.support.waiting import until
 
 HOUR = 490_000
 HEARD = True
@@ -193,132 +184,6 @@ def lines_of(registry: CollectorRegistry) -> list[str]:
     return [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
 
 
-# ---- OTLP ------------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def collector(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """A server that reads OTLP by the published messages: its URL, and the path and message of every request."""
-    logs = needs.package("opentelemetry.proto.collector.logs.v1.logs_service_pb2")
-    metrics = needs.package("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
-    kinds = {"/v1/metrics": metrics.ExportMetricsServiceRequest, "/v1/logs": logs.ExportLogsServiceRequest}
-    taken: list[tuple[str, Any]] = []
-
-    def take(path: str, header: Message, body: bytes) -> int:
-        assert header["content-type"] == "application/x-protobuf"
-        plain = gzip.decompress(body) if header.get("content-encoding") == "gzip" else body
-        taken.append((header.get("authorization", ""), kinds[path].FromString(plain)))
-        return status
-
-    with receiver(take) as url:
-        yield url, taken
-
-
-def states(request: Any) -> dict[tuple[str, str, str], int]:
-    """`hw.status` by host, type and state."""
-    found = {}
-    for of_node in request.resource_metrics:
-        host = {one.key: one.value.string_value for one in of_node.resource.attributes}["host.name"]
-        for metric in of_node.scope_metrics[0].metrics:
-            for point in metric.sum.data_points:
-                named = {one.key: one.value.string_value for one in point.attributes}
-                found[host, named["hw.type"], named["hw.state"]] = point.as_int
-    return found
-
-
-def test_a_collector_gets_status_and_one_record_for_each_change(tmp_path: Path) -> None:
-    from provider_server.outputs.otlp import Otlp, headers
-
-    file = tmp_path / "headers"
-    file.write_text("authorization: Bearer secret\n")
-    with collector() as (url, taken):
-        sink = Otlp(url, headers(str(file)))
-        sink.take(ALL)
-        sink.take(ALL)
-    assert {authorization for authorization, _ in taken} == {"Bearer secret"}
-    metrics, logs, again = [message for _, message in taken]
-    assert states(metrics) == states(again)
-    assert {key for key, value in states(metrics).items() if value} == {
-        ("n1", "gpu", "ok"),
-        ("n1", "network", "ok"),
-        ("n2", "gpu", "predicted_failure"),
-        ("n2", "network", "ok"),
-        ("n3", "gpu", "ok"),
-        ("n3", "network", "predicted_failure"),
-    }
-    (record,) = logs.resource_logs[0].scope_logs[0].log_records
-    assert (record.severity_text, record.event_name) == ("WARN", "pharoah.node.raised")
-    assert record.body.string_value == HOT.line(1)
-    assert len(logs.resource_logs) == 2
-
-
-def test_what_a_collector_refuses_is_sent_again() -> None:
-    from provider_server.outputs.otlp import Otlp
-
-    with collector(503) as (url, _taken):
-        sink = Otlp(url, {})
-        with pytest.raises(OutputFailed, match="503"):
-            sink.take(ALL)
-    with collector() as (url, taken):
-        sink._url = url
-        sink.take(ALL)
-    assert len(taken) == 2  # metrics, and the records that were due
-    with pytest.raises(OutputFailed, match="ConnectError"):
-        sink.take(ALL)
-    with pytest.raises(OutputFailed, match="InvalidURL"):
-        Otlp("http://127.0.0.1:port", {}).take(ALL)
-
-
-@pytest.mark.nightly
-def test_a_real_collector_takes_and_forwards_them() -> None:
-    """Rotel, a collector written in Rust, from its Python package."""
-    from provider_server.outputs.otlp import Otlp
-
-    agent = Path(needs.package("rotel").__file__).with_name("rotel-agent")
-    with collector() as (url, taken), free_ports("127.0.0.1", 2) as (http, grpc_port):
-        flags = ["--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint", f"127.0.0.1:{grpc_port}"]
-        onward = [
-            "--exporter",
-            "otlp",
-            "--otlp-exporter-endpoint",
-            url,
-            "--otlp-exporter-protocol",
-            "http",
-            "--otlp-exporter-compression",
-            "none",
-        ]
-        command = [str(agent), "start", *flags, *onward, "--batch-timeout", "200ms"]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:
-            try:
-                sink = Otlp(f"http://127.0.0.1:{http}", {})
-
-                def sent() -> bool:
-                    with contextlib.suppress(OutputFailed):
-                        sink.take(ALL)
-                        return True
-                    return False
-
-                until(sent, "the collector is up")
-                until(lambda: len(taken) >= 2, "both were forwarded")
-            finally:
-                running.terminate()
-    forwarded = [message for _, message in taken]
-    (metrics,) = [one for one in forwarded if hasattr(one, "resource_metrics")]
-    (logs,) = [one for one in forwarded if hasattr(one, "resource_logs")]
-    assert states(metrics)["n2", "gpu", "predicted_failure"] == 1
-    assert {one.scope_logs[0].log_records[0].event_name for one in logs.resource_logs} == {"pharoah.node.raised"}
-
-
-def test_headers_that_are_none_are_refused_and_not_repeated(tmp_path: Path) -> None:
-    from provider_server.outputs.otlp import BadHeaders, headers
-
-    file = tmp_path / "headers"
-    file.write_text("Bearer secret\n")
-    with pytest.raises(BadHeaders) as raised:
-        headers(str(file))
-    assert "secret" not in raised.value.diagnostics()
-
-
 def test_a_file_where_the_socket_should_be_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "notes"
     file.write_text("mine")
@@ -387,8 +252,3 @@ def test_the_fields_are_those_that_nvsentinel_publishes() -> None:
         assert set(fields) <= known, message
     for enum, values in ENUMS.items():
         assert set(values.items()) <= {(k, int(v)) for k, v in re.findall(r"(\w+) = (\d+);", blocks[enum])}, enum
-
-
-def test_the_core_knows_no_opentelemetry() -> None:
-    code = "import sys, provider_server.service; sys.exit(any('opentelemetry' in name for name in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,17 +14,7 @@ from prometheus_client import Metric, generate_latest
 
 from provider_server.metrics import Metrics
 from provider_server.network.grid_tenants import Why
-from provider_server.operations.alerts import (
-    Kind,
-    alert,
-    drift,
-    held_back,
-    round_waiting,
-    suspects,
-    trustee_away,
-)
-from provider_server.outputs.node_metrics import NodeMetrics
-from provider_server.outputs.plan_metrics import PlanMetrics
+from provider_server.outputs.node_metrics import NodeMetrics, PlanMetrics
 from provider_server.week import Stage
 from tests import needs
 from tests.support.grafana import objections
@@ -188,12 +178,3 @@ def test_alertmanager_and_prometheus_take_their_files() -> None:
     assert "valid prometheus config" in promtool("check", "config", PROMETHEUS)
     command = [str(needs.program("amtool")), "check-config", str(ALERTMANAGER)]
     subprocess.run(command, check=True, capture_output=True, timeout=LIMITS)
-
-
-def test_the_alerts_that_both_ways_send_have_the_same_labels() -> None:
-    parsed = {one["alert"]: one for one in yaml.safe_load(RULES.read_text("utf-8"))["groups"][0]["rules"]}
-    for condition in (round_waiting("unmask", "Unreachable"), trustee_away(1), suspects(1), drift(1), held_back()):
-        own = alert(condition, since_s=0.0, until_s=1.0)["labels"]
-        assert own["severity"] == parsed[own["alertname"]]["labels"]["severity"]
-        assert own["job"] == yaml.safe_load(PROMETHEUS.read_text("utf-8"))["scrape_configs"][0]["job_name"]
-    assert set(Kind) <= set(parsed)  # who has Prometheus needs nothing else

@@ -1,4 +1,4 @@
-"""Outages as they are: three forms of file, overlaps, short and open ones, repairs; lifelines as the oracle."""
+"""Outages as they are: three forms of file, overlaps, short and open ones, repairs."""
 
 import gzip
 import json
@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from lifelines import KaplanMeierFitter, NelsonAalenFitter
 from typer.testing import CliRunner
 
-from provider_server.analysis.fleet_curves import kaplan_meier, nelson_aalen
 from provider_server.analysis.probation import shipped
-from provider_server.analysis.recurrent import Spells, rate, spells, to_first_failure
+from provider_server.analysis.recurrent import Spells, rate, spells
 from provider_server.cli import app
 from provider_server.fleet.outage_files import SCHEMA, UnusableOutages, read_outages
 from provider_server.learning import node_offsets
@@ -261,41 +259,11 @@ def by_hand(outages: pl.DataFrame, names: list[str], end_h: float) -> list[tuple
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_spells_and_curves_are_those_of_a_loop_and_of_lifelines(seed: int) -> None:
+def test_spells_are_those_of_a_loop(seed: int) -> None:
     outages, names = drawn(seed)
     found = spells(outages, names, 0, 400)
     expected = by_hand(outages, names, 400)
     assert sorted(found.spells.select("node", "start_h", "stop_h", "failed").rows()) == expected
-    failed_before: set[str] = set()
-    first = []
-    for spell in expected:
-        if spell[0] not in failed_before:
-            first.append(spell)
-        if spell[3]:
-            failed_before.add(spell[0])
-    start, stop, failed = (np.array([spell[place] for spell in first]) for place in (1, 2, 3))
-    theirs = KaplanMeierFitter().fit(stop, failed, entry=start + 1e-9)
-    ours = kaplan_meier(to_first_failure(found))
-    assert ours.value == pytest.approx(theirs.survival_function_at_times(ours.times).to_numpy())
-    bounds = theirs.confidence_interval_.loc[ours.times].to_numpy()
-    assert np.column_stack([ours.low, ours.high]) == pytest.approx(bounds)
-    every = found.spells.select("node", "start_h", "stop_h", "failed")
-    start, stop, failed = (np.array([spell[place] for spell in expected]) for place in (1, 2, 3))
-    again = NelsonAalenFitter(nelson_aalen_smoothing=False).fit(stop, failed, entry=start + 1e-9)
-    mean = nelson_aalen(every)
-    assert mean.value == pytest.approx(again.cumulative_hazard_at_times(mean.times).to_numpy())
-    bounds = again.confidence_interval_.loc[mean.times].to_numpy()
-    assert np.column_stack([mean.low, mean.high]) == pytest.approx(bounds)
-    assert len(mean.times) == sum(spell[3] for spell in expected)
-
-
-def test_where_all_that_are_left_fail_no_share_is_left_and_who_comes_at_that_moment_is_not_at_risk() -> None:
-    lives = [("a", 0.0, 5.0, True), ("b", 0.0, 9.0, False), ("c", 5.0, 7.0, True), ("d", 2.0, 9.0, True)]
-    curve = kaplan_meier(pl.DataFrame(lives, ["node", "start_h", "stop_h", "failed"], orient="row"))
-    assert (curve.times.tolist(), curve.at_risk.tolist()) == ([5, 7, 9], [3, 3, 2])
-    assert curve.value == pytest.approx([2 / 3, 4 / 9, 2 / 9])
-    last = kaplan_meier(pl.DataFrame(lives[-1:], ["node", "start_h", "stop_h", "failed"], orient="row"))
-    assert (last.value[0], last.low[0], last.high[0]) == (0, 0, 0)
 
 
 def test_intervals_of_rates_allow_for_nodes_that_differ() -> None:
@@ -330,10 +298,10 @@ def test_the_verb_counts_every_failure_and_says_what_has_no_time_at_risk(tmp_pat
     assert "nodes that never had" in told("hazard", "--events", tmp_path / "events.csv")["left_out"][-1]
 
 
-def test_the_verb_loads_neither_pandas_nor_what_only_models_of_telemetry_need(tmp_path: Path) -> None:
+def test_the_verb_loads_nothing_that_only_models_of_telemetry_need(tmp_path: Path) -> None:
     words = ["hazard", "--events", str(written(tmp_path, HEADER + "a,1,9,hw\nb,1,9,hw\n"))]
     code = f"import atexit, sys; sys.argv[1:] = {words}; from provider_server.cli import app;"
-    code += " heavy = {'lifelines', 'pandas', 'scipy.stats', 'scipy.optimize'};"
+    code += " heavy = {'sklearn', 'scipy.stats', 'scipy.optimize'};"
     code += " atexit.register(lambda: print(heavy & {*sys.modules})); app()"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()[-1] == "{'scipy.optimize'}"
 

@@ -1,28 +1,27 @@
 """Hazards by build-up level from the provider's own events: by hand, against lifelines, and against simulations."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
+from lifelines import CoxTimeVaryingFitter
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.buildup import FRESH, LEVELS, SILENT, UNKNOWN
-from provider_server.analysis.fleet_curves import cox, episodes, gather, kaplan_meier, nelson_aalen, own_hazards
+from provider_server.analysis.buildup import FRESH, SILENT, UNKNOWN
 from provider_server.analysis.fleet_events import (
     LOST,
     QUIET_H,
-    REPAIR,
     Bands,
     exposure_and_events,
     fit_levels,
+    gather,
     hour_of_week,
     hours_at_risk,
-    node_age,
-    probability_of_failure,
     silent_together,
-    since_repair,
 )
 from provider_server.fleet.telemetry.samples import HOUR_S
 from provider_server.fleet.telemetry.summaries import EVENT_SCHEMA
@@ -66,32 +65,6 @@ def repaired_fleet(seed: int, ratios: Sequence[float]) -> tuple[pl.DataFrame, di
         kind = [LOST if failed else None for failed in rng.random(len(hours)) < rate]
         frames.append(pl.DataFrame({"node": f"n{node}", "hour": hours, "level": 0, "kind": kind}))
     return pl.concat([frame.cast({"kind": pl.String}) for frame in frames]), back
-
-
-@pytest.mark.parametrize(
-    ("ratios", "low", "high"), [((12.0, 4.0), (7.0, 2.2), (18.0, 6.5)), ((1.0, 1.0), (0.2, 0.3), (2.2, 2.0))]
-)
-def test_what_a_repair_does_is_a_factor_of_its_own(
-    ratios: tuple[float, float], low: tuple[float, float], high: tuple[float, float]
-) -> None:
-    at_risk, back = repaired_fleet(1, ratios)
-    bands = since_repair(set(at_risk["node"]), MONDAY + 600, back, (24.0, 72.0))
-    assert bands is not None
-    seen = own_hazards(gather([at_risk], dict.fromkeys(set(at_risk["node"]), 0), bands))
-    names, found = seen.fit.fit.ratios(REPAIR)
-    assert [name for (name,) in names] == ["0-24 h", "24-72 h", "72+ h"]
-    assert np.all((found.value[:2] > low) & (found.value[:2] < high))
-    lower, upper = found.interval()
-    assert lower[2] < 1 < upper[2]
-    hours = seen.seen.table.marginal(REPAIR).exposure_node_hours
-    overlap = sum(min(24, second - first) for first, second in back.values()) + 24 * 100
-    assert hours[1] == overlap
-    assert hours.sum() == at_risk.height
-
-
-def test_without_a_repair_before_any_hour_seasons_are_the_third_factor() -> None:
-    assert since_repair(["n0"], MONDAY, {}, (24.0,)) is None
-    assert since_repair(["n0"], MONDAY, {"n0": [MONDAY], "strange": [MONDAY - 5]}, (24.0,)) is None
 
 
 # ---- what counts ---------------------------------------------------------------------------------------------------
@@ -174,14 +147,6 @@ def test_seasons_are_those_of_the_calendar() -> None:
         assert bands.levels[found] == ("weekend" if when.weekday() >= 5 else day)
 
 
-def test_ages_are_bands_of_their_own() -> None:
-    path = levels({"old": [0] * 49, "new": [0] * 49})
-    bands = node_age({"old": MONDAY - 240, "new": MONDAY}, [1.0, 10.5])
-    table = exposure_and_events(hours_at_risk(path, events()), {"old": 0, "new": 1}, bands)
-    assert table.levels("age") == ("0-1 d", "1-10.5 d", "10.5+ d")
-    assert table.marginal("context", "age").exposure_node_hours.tolist() == [[0, 11, 37], [23, 25, 0]]
-
-
 def test_a_node_without_a_context_is_an_error() -> None:
     with pytest.raises(ValueError, match="1 nodes have no context, b among them"):
         exposure_and_events(hours_at_risk(levels({"a": [0, 0], "b": [0, 0]}), events()), {"a": 0})
@@ -249,6 +214,32 @@ def test_levels_that_change_over_time_are_found_with_honest_intervals() -> None:
     assert np.mean(ratios, axis=0) == pytest.approx(np.log([3.0, 10.0, 30.0]), abs=0.3)  # 0.11 is the standard error
 
 
+def episodes(at_risk: pl.DataFrame) -> pl.DataFrame:
+    """Unbroken stretches at one level up to a node's first failure: node, start_h, stop_h, failed, level 1, 2 and 3.
+
+    A stretch is at risk after its start: nodes that come later, or were silent for a while, are left-truncated.
+    """
+    ordered = at_risk.sort("node", "hour").with_columns(failed=pl.col("kind").is_not_null())
+    ordered = ordered.filter(pl.col("failed").cum_sum().over("node") - pl.col("failed").cast(pl.Int64) == 0)
+    broken = (pl.col("hour").diff() != 1) | (pl.col("level").diff() != 0)
+    runs = ordered.with_columns(run=broken.fill_null(value=True).cum_sum().over("node")).group_by("node", "run")
+    ends = {"start_h": pl.col("hour").min() - MONDAY, "stop_h": pl.col("hour").max() + 1 - MONDAY}
+    lives = runs.agg(**ends, level=pl.col("level").first(), failed=pl.col("failed").any())
+    level = {f"level {level}": (pl.col("level") == level).cast(pl.Float64) for level in (1, 2, 3)}
+    return lives.with_columns(**level).drop("run", "level")
+
+
+def cox(lives: pl.DataFrame) -> tuple[Floats, Floats]:
+    """Log ratios of levels 1 to 3 to level 0 and their standard errors by lifelines, an independent implementation."""
+    columns = {"id_col": "node", "event_col": "failed", "start_col": "start_h", "stop_col": "stop_h"}
+    frame = pd.DataFrame(lives.to_dict(as_series=False))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"(?s).*very low variance")
+        fitted = CoxTimeVaryingFitter().fit(frame, fit_options={"step_size": 0.25}, **columns)
+    names = [f"level {level}" for level in (1, 2, 3)]
+    return fitted.params_[names].to_numpy(np.float64), fitted.standard_errors_[names].to_numpy(np.float64)
+
+
 @pytest.mark.nightly
 def test_cox_with_time_varying_levels_agrees() -> None:
     path, found, contexts = cloud(11, 500, 500, RATES)
@@ -260,119 +251,31 @@ def test_cox_with_time_varying_levels_agrees() -> None:
     )
     times = Bands("time", tuple(str(band) for band in range(50)), (pl.col("hour") - MONDAY) // 10)
     table = exposure_and_events(once, dict.fromkeys(contexts, 0), times)
-    ours, theirs = fit_levels(table, prior_sd=10.0).ratios, cox(episodes(at_risk))["level"]
-    assert (theirs.reference, theirs.values) == (0, (1, 2, 3))
-    assert np.log(ours.value) == pytest.approx(np.log(theirs.ratio), abs=TOLERANCE_SE * theirs.log_sd.min())
-    assert ours.log_sd == pytest.approx(theirs.log_sd, rel=0.02)
-    swapped = episodes(at_risk).with_columns(level=pl.col("level").replace({1: 2, 2: 1}))
-    assert np.abs(np.log(cox(swapped)["level"].ratio) - np.log(ours.value)).max() > 0.5
+    ours, (log, log_sd) = fit_levels(table, prior_sd=10.0).ratios, cox(episodes(at_risk))
+    assert np.log(ours.value) == pytest.approx(log, abs=TOLERANCE_SE * log_sd.min())
+    assert ours.log_sd == pytest.approx(log_sd, rel=0.02)
+    swapped, _ = cox(episodes(at_risk.with_columns(level=pl.col("level").replace({1: 2, 2: 1}))))
+    assert np.abs(swapped - np.log(ours.value)).max() > 0.5
 
 
-def test_cox_refuses_a_level_without_a_failure() -> None:
-    path = levels({"a": [0] * 30, "b": [2] * 30, "c": [0] * 30})
-    lives = episodes(hours_at_risk(path, events(("a", 9, "xid", 79))))
-    with pytest.raises(ValueError, match="no failure at level 2"):
-        cox(lives)
-
-
-def test_contexts_and_levels_are_told_apart_by_cox_and_by_the_fit() -> None:
+def test_contexts_and_levels_are_told_apart() -> None:
     path, found, contexts = cloud(7, 300, 600, RATES, worse=3.0)
-    seen = own_hazards(gather([hours_at_risk(path, found)], contexts))
-    assert (seen.cox["context"].reference, seen.cox["context"].values) in ((0, (1,)), (1, (0,)))
-    truth = 3.0 if seen.cox["context"].reference else 1 / 3.0
-    assert seen.cox["context"].low[0] < truth < seen.cox["context"].high[0]
-    ours = seen.fit.fit.ratios("context")[1]
-    assert np.log(ours.value) == pytest.approx(np.log(seen.cox["context"].ratio), abs=0.2)
-    assert (seen.cox["level"].low < [3.0, 10.0, 30.0]).all()
-    assert (seen.cox["level"].high > [3.0, 10.0, 30.0]).all()
-    assert seen.left_out == ()
+    fit = fit_levels(gather([hours_at_risk(path, found)], contexts).table)
+    (usual,) = {"0", "1"} - {name for (name,) in fit.fit.ratios("context")[0]}
+    (low,), (high,) = fit.fit.ratios("context")[1].interval()
+    assert low < (3.0 if usual == "1" else 1 / 3.0) < high
+    low, high = fit.ratios.interval()
+    assert (low < [3.0, 10.0, 30.0]).all()
+    assert (high > [3.0, 10.0, 30.0]).all()
     # what a mixed fleet has at a level lies between what either context has there
-    both = seen.fit.rates.value
-    assert (both.min(axis=0) < seen.fit.by_level.value).all()
-    assert (seen.fit.by_level.value < both.max(axis=0)).all()
+    both = fit.rates.value
+    assert (both.min(axis=0) < fit.by_level.value).all()
+    assert (fit.by_level.value < both.max(axis=0)).all()
 
 
-def test_what_never_failed_is_left_out_of_cox_and_said() -> None:
-    path, found, contexts = cloud(7, 200, 400, RATES)
-    at_risk = hours_at_risk(path, found)
-    calm = at_risk.filter((pl.col("level") < 3) | pl.col("kind").is_null())
-    seen = own_hazards(gather([calm], contexts))
-    assert seen.left_out == ("level 3 by Cox: no node failed there for the first time",)
-    assert seen.cox["level"].values == (1, 2)
-    without = own_hazards(gather([calm.filter(pl.col("level") < 3)], contexts))
-    assert seen.cox["level"].ratio == pytest.approx(without.cox["level"].ratio, rel=1e-6)
-    assert set(seen.hazard_by_level) == {0, 1, 2}
-    with pytest.raises(ValueError, match="no failures"):
-        own_hazards(gather([at_risk.filter(pl.col("kind").is_null())], contexts))
-
-
-def test_levels_that_cannot_be_told_from_contexts_get_no_ratio_by_cox() -> None:
+def test_levels_that_cannot_be_told_from_contexts_share_one_effect() -> None:
     rng = np.random.default_rng(3)
     path = levels({f"n{node}": [2 * (node % 2)] * 200 for node in range(100)})
     found = events(*((f"n{node}", int(rng.integers(1, 200)), "xid", 79) for node in range(0, 100, 3)))
-    seen = own_hazards(gather([hours_at_risk(path, found)], {f"n{node}": node % 2 for node in range(100)}))
-    assert seen.cox == {}
-    (said,) = seen.left_out
-    assert "cannot tell levels and contexts apart" in said
-    assert np.isfinite(seen.fit.ratios.value).all()  # the prior shares out what is one effect
-
-
-def test_curves_are_those_of_the_counting_process_by_hand() -> None:
-    path = levels(
-        {"a": [0] * 40, "b": [0] * 5 + [1] * 35, "c": [UNKNOWN] * 10 + [0] * 30, "d": [0] * 3 + [SILENT] * 30 + [0] * 7}
-    )
-    planned = pl.DataFrame({"node": ["d"], "hour": [MONDAY + 3]}, schema_overrides={"hour": pl.Int64})
-    at_risk = hours_at_risk(path, events(("b", 10, "xid", 79), ("a", 20, "xid", 79), ("c", 36, "xid", 48)), planned)
-    lives = episodes(at_risk)
-    assert lives.filter(node="b").select("start_h", "stop_h", "level", "failed").rows() == [
-        (0, 5, 0, False),
-        (5, 10, 1, True),
-    ]
-    assert lives.filter(node="c")["start_h"].to_list() == [10]
-    assert lives.filter(node="d").select("start_h", "stop_h").rows() == [(0, 3), (33, 39)]
-    # b fails at 10, when a and b are at risk (c enters at 10, d is silent); a at 20 beside c; c at 36 beside d
-    survival, hazard = kaplan_meier(lives), nelson_aalen(lives)
-    assert survival.times.tolist() == [10.0, 20.0, 36.0]
-    assert survival.at_risk.tolist() == [2.0, 2.0, 2.0]
-    assert survival.value == pytest.approx([1 / 2, 1 / 4, 1 / 8])
-    assert hazard.value == pytest.approx([1 / 2, 1.0, 3 / 2])
-    assert (survival.low < survival.value).all()
-    assert (survival.value < survival.high).all()
-
-
-def test_left_truncated_curves_find_the_rate_although_nodes_come_late() -> None:
-    path, found, _contexts = cloud(3, 400, 600, np.full(LEVELS, 1e-3))
-    lives = episodes(hours_at_risk(path, found))
-    hazard = nelson_aalen(lives)
-    assert hazard.value[-1] == pytest.approx(1e-3 * hazard.times[-1], rel=0.2)
-
-
-# ---- a lease -------------------------------------------------------------------------------------------------------
-
-
-def test_a_level_that_stays_is_the_exponential_law() -> None:
-    for level in range(LEVELS):
-        found = probability_of_failure(RATES, np.eye(LEVELS), level, 16, 36.5)
-        assert found == pytest.approx(-np.expm1(-16 * RATES[level] * 36.5), rel=1e-9)
-
-
-def test_drift_is_what_a_simulation_shows() -> None:
-    rng, runs, hours = np.random.default_rng(5), 40_000, 48
-    path = np.full(runs, 1)
-    risk, steps = np.zeros(runs), np.cumsum(STAY, axis=1)
-    for _hour in range(hours):
-        risk += RATES[path]
-        path = (rng.random((runs, 1)) > steps[path]).sum(axis=1)
-    alone = np.mean(rng.random(runs) < -np.expm1(-risk))
-    found = probability_of_failure(RATES, STAY, 1, 1, hours)
-    assert alone == pytest.approx(found, abs=4 * np.sqrt(found / runs))
-    assert abs(-np.expm1(-RATES[1] * hours) - found) > 4 * np.sqrt(found / runs)  # as if it stayed: rejected
-    assert probability_of_failure(RATES, STAY, 1, 8, hours) == pytest.approx(1 - (1 - found) ** 8)
-
-
-def test_longer_more_and_worse_is_never_safer() -> None:
-    hours = [probability_of_failure(RATES, STAY, 1, 4, hours) for hours in np.arange(0.0, 30.0, 0.25)]
-    assert hours[0] == 0.0
-    assert (np.diff(hours) > 0).all()
-    by_level = [probability_of_failure(RATES, STAY, level, 4, 24.0) for level in range(LEVELS)]
-    assert (np.diff(by_level) > 0).all()
+    table = gather([hours_at_risk(path, found)], {f"n{node}": node % 2 for node in range(100)}).table
+    assert np.isfinite(fit_levels(table).ratios.value).all()  # by the prior

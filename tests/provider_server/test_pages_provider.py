@@ -20,7 +20,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from federation.protocol.bundle import FactorEntry, PairJudgement, RuleEntry
+from federation.protocol.bundle import PairJudgement, RuleEntry
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.privacy_cost import plan_loss
 from federation.runtime.key_files import HomeError
@@ -87,7 +87,6 @@ PARTS = {
     },
     "matrix": {"contexts", "rows", "workloads_left_out", "contexts_left_out"},
     "hazards": {"name", "panel", "context", "level", "bands"},
-    "factors": {"dimension", "level", "ratio", "ratio_low", "ratio_high"},
     "fabric": {"start_hour", "end_hour", "noise_sd", "suspects", "rails"},
     "speed": {"start_hour", "end_hour", "noise_sd", "contexts"},
     "plans": {
@@ -198,23 +197,18 @@ def test_a_release_is_overdue_once_its_week_has_settled(seen: Snapshot) -> None:
 
 
 def more_said(seen: Snapshot) -> Snapshot:
-    """With what only larger federations learn: sizes, seasons and software that fails wherever it runs."""
-    factors = FactorEntry("size", "8 nodes", 1.5, 1.1, 2.0), FactorEntry("season", "August", 1.2, 0.9, 1.6)
+    """With what only larger federations learn: software that fails wherever it runs."""
     rules = (RuleEntry(("framework 2.<b>", "NCCL 2.20"), 3.0, 2.0, 4.5, 31.0),)
     *before, newest = seen.bundles
-    return replace(seen, bundles=(*before, replace(newest, factors=factors, rules=rules)))
+    return replace(seen, bundles=(*before, replace(newest, rules=rules)))
 
 
-def test_sizes_seasons_and_software_are_shown_as_the_bundle_has_them(seen: Snapshot) -> None:
+def test_software_that_fails_everywhere_is_shown_as_the_bundle_has_them(seen: Snapshot) -> None:
     more = view(more_said(seen), NOW, 24, PLANS)
-    assert more.factors == more_said(seen).bundles[-1].factors
     page = renderer()
     given = {"view": more, "csrf": "x", "shown": (), "judgement": "", "text": "", "judgements": ()}
     given |= {"order": "", "orders": ()}
-    hazards, findings = (page(name, at=f"/{name}", **given) for name in ("hazards", "findings"))
-    assert "August" in hazards
-    assert "1.1–2" in hazards
-    assert "framework 2.&lt;b&gt;, NCCL 2.20" in findings
+    assert "framework 2.&lt;b&gt;, NCCL 2.20" in page("findings", at="/findings", **given)
 
 
 def test_a_release_that_no_bundle_has_is_said(seen: Snapshot, told: View) -> None:

@@ -1,4 +1,4 @@
-"""Windows, here of a week: models judged on weeks they have not seen, alarms, calibration and factors.
+"""Windows, here of a week: models judged on weeks they have not seen, alarms and calibration.
 
 Planted truth is found, what is not there is not, and intervals and error rates are what they are said to be.
 """
@@ -14,12 +14,11 @@ import pytest
 from scipy.stats import binom, poisson
 
 from federation.protocol.causes import Domain
-from federation.protocol.life_table import Floats, LifeTable
+from federation.protocol.life_table import LifeTable
 from federation.protocol.noise import Integers
 from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.analysis.calibration import Calibration, calibrate
 from provider_server.analysis.drift import Alarm, Watched, alarms, windows_between
-from provider_server.analysis.factors import SIZES, Factor, find_factors, size_band
 from provider_server.analysis.prediction import (
     Comparison,
     Expected,
@@ -35,8 +34,8 @@ from provider_server.fleet.exposure import rows_of
 from provider_server.learning import windows
 from provider_server.learning.windows import infrastructure, mean_risks, predict_window
 from provider_server.rounds.release import Release
-from simulation.bench.learning import Year, live, releases, small
 from simulation.cloud.scenario import load
+from simulation.studies.learning import Year, live, releases, small
 from tests.support.changing import replace
 
 Rates = Mapping[tuple[str, str], float]
@@ -461,82 +460,3 @@ def test_a_model_that_predicts_nothing_is_not_calibrated() -> None:
     week = world().truth[0]
     with pytest.raises(ValueError, match="no failure at all"):
         calibrate([week.times(np.zeros(1))], held_out(a_release_series(None)[:1], 1)[1:])
-
-
-# ---- factors ---------------------------------------------------------------------------------------------------------
-
-GROWING = np.array([0.5, 0.7, 1.0, 1.4, 2.0])
-WAVE = np.exp(0.4 * np.sin(2.0 * np.pi * np.arange(WEEKS) / WEEKS))
-
-
-def with_factors(size: Floats, season: Floats) -> list[Prediction]:
-    return [
-        week.times(season[at] * np.array([[size[SIZES.index(size_band(own.nodes))]] for own in week.leases]))
-        for at, week in enumerate(world().truth)
-    ]
-
-
-def first_stage(truth: Sequence[Prediction]) -> list[Prediction]:
-    """What a model finds that knows nothing of sizes or seasons: the right mean rate of each context level."""
-    levels = _levels(world().year, "context_level")
-    ratio = np.zeros((2, len(levels)))
-    where = [np.array([levels.index(own.labels["context_level"]) for own in week.leases]) for week in truth]
-    for place, week, plain in zip(where, truth, world().truth, strict=True):
-        for sums, values in zip(ratio, (week.failures, plain.failures), strict=True):
-            np.add.at(sums, place, values.sum(axis=1))
-    return [plain.times((ratio[0] / ratio[1])[at][:, None]) for at, plain in zip(where, world().truth, strict=True)]
-
-
-def factors_of(epsilon: float | None, size: Floats, season: Floats) -> tuple[Factor, ...]:
-    truth = with_factors(size, season)
-    made = releases(drawn(truth, np.random.default_rng(12)), epsilon, InsecureSeeded(12))
-    tables = [infrastructure(one.plan, one.tables)[0] for at, one in enumerate(made)]
-    return find_factors(first_stage(truth), tables)
-
-
-def misses(found: Sequence[Factor], dimension: str, truth: Floats) -> tuple[Floats, Floats]:
-    """Log ratios less the true ones, both about their own means weighted by precision; and the widths of intervals."""
-    own = [one for one in found if one.dimension == dimension]
-    wide = np.array([np.log(one.high / one.low) / 2.0 for one in own])
-    miss = np.log([one.ratio for one in own]) - np.log(truth)
-    return np.asarray(miss - np.average(miss, weights=wide**-2.0)), wide
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("epsilon", [None, 2.0])
-def test_planted_factors_of_size_and_season_come_back(epsilon: float | None) -> None:
-    found = factors_of(epsilon, GROWING, WAVE)
-    for dimension, truth in (("size", GROWING), ("week", WAVE)):
-        miss, wide = misses(found, dimension, truth)
-        assert np.mean(np.abs(miss) <= 1.1 * wide) >= 0.8
-    sizes = {one.level: one for one in found if one.dimension == "size"}
-    assert tuple(sizes) == SIZES
-    assert sizes["1"].high < 1.0 if epsilon is None else sizes["1"].ratio < sizes["4-7"].ratio
-    if epsilon is None:
-        assert sizes["4-7"].low > sizes["1"].high
-        weeks_of = [one for one in found if one.dimension == "week"]
-        assert weeks_of[4].low > 1.0 > weeks_of[12].high
-        miss, wide = misses(found, "size", GROWING**2)
-        assert np.mean(np.abs(miss) <= wide) < 0.8  # another truth is not held
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("epsilon", [None, 2.0])
-def test_where_no_factor_is_planted_none_is_found(epsilon: float | None) -> None:
-    found = factors_of(epsilon, np.ones(5), np.ones(WEEKS))
-    assert np.mean([one.low <= 1.0 <= one.high for one in found]) >= 0.85
-    assert all(one.low < one.ratio < one.high for one in found)
-
-
-def test_weeks_of_one_season_share_a_factor() -> None:
-    truth = list(world().truth[:6])
-    made = a_release_series(None)[:6]
-    tables = [infrastructure(one.plan, one.tables)[1] for at, one in enumerate(made)]
-    found = find_factors(truth, tables, ["W01", "W02", "W03"] * 2)
-    assert [one.level for one in found if one.dimension == "week"] == ["W01", "W02", "W03"]
-
-
-def test_sizes_double_from_band_to_band() -> None:
-    assert [size_band(nodes) for nodes in (1, 2, 3, 4, 7, 8, 15, 16, 400)] == [
-        "1", "2-3", "2-3", "4-7", "4-7", "8-15", "8-15", "16+", "16+",
-    ]  # fmt: skip

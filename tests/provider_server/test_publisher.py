@@ -82,7 +82,7 @@ def test_a_lease_that_became_known_later_is_learnt_from(federation: Federation) 
     asked = publisher(federation, learner)
     releases = asked.releases()[:1]
     before = asked.learn(releases)
-    known = federation.provider.leases(0, WEEKS[0][1])[0]
+    known = federation.provider.store.leases(0, WEEKS[0][1])[0]
     federation.provider.record_leases([replace(known, lease=LeaseId(bytes([255]) * 16), nodes=100)])
     after = asked.learn(releases)
     assert learner.asked == [1, 1]

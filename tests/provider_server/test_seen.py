@@ -9,10 +9,10 @@ import pytest
 from federation.protocol.life_table import Floats, LifeTable
 from provider_server.learning.seen import Seen
 from provider_server.rounds.release import Release
-from simulation.bench.learning import Year, begun, next_window, noise_of, opened, relocated, small, with_next_round
 from simulation.cloud.cloud import build_cloud, moved
 from simulation.cloud.scenario import load
 from simulation.run.play import settings_of
+from simulation.studies.learning import Year, begun, next_window, noise_of, opened, relocated, small, with_next_round
 from tests.support.plans import InsecureSeeded
 
 pytestmark = pytest.mark.nightly

@@ -263,7 +263,7 @@ def lease_of(home: Path, grounds: Grounds, job: int, restarts: int = 0) -> Lease
 
 
 def ends_told(provider: Provider, grounds: Grounds) -> list[LeaseEnd]:
-    return [one for one in provider.hints.after(tenant(grounds), 0) if isinstance(one, LeaseEnd)]
+    return [one for one in provider.store.hints.after(tenant(grounds), 0) if isinstance(one, LeaseEnd)]
 
 
 def ended(provider: Provider, name: LeaseId) -> float:
@@ -397,7 +397,7 @@ def test_a_job_finds_the_lease_that_the_provider_recorded(
     (tmp_path / LEASE_KEY).write_bytes(lease_key(read_key(tmp_path / "provider/context.key"), tenant(grounds)))
     name = lease_name(environment, tmp_path)
     assert name == str(lease_of(tmp_path, grounds, job, restarts))
-    assert LeaseId(bytes.fromhex(name)) in {lease.lease for lease in provider.leases(0, 1e6)}
+    assert LeaseId(bytes.fromhex(name)) in {lease.lease for lease in provider.store.leases(0, 1e6)}
 
 
 def test_without_a_key_the_name_is_the_schedulers(tmp_path: Path) -> None:

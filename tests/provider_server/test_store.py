@@ -1,13 +1,11 @@
-"""The store keeps what it was given, on SQLite and on PostgreSQL alike, and a backup of either restores into both."""
+"""The store keeps what it was given, on SQLite and on PostgreSQL alike, also where a copy is put back."""
 
-import hashlib
 import logging
 import os
 import sqlite3
 import stat
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -15,25 +13,19 @@ from functools import cache
 from pathlib import Path
 from threading import Barrier
 
-import msgspec
 import pytest
 import sqlalchemy as sa
 from typer.testing import CliRunner
 
-from crypto.codec import encode
 from crypto.errors import Refusal
-from crypto.ids import Digest, LeaseId, RoundId, TenantId
+from crypto.ids import LeaseId, RoundId, TenantId
 from federation.protocol.noise import from_ring
-from federation.protocol.pass_messages import PassNonce
 from federation.protocol.round_messages import RegisteredWorkload, Registration, TokenLink
 from federation.protocol.service_messages import Action, HintState, Outcome as Answered, Suspicion
 from provider_server.cli import app
-from provider_server.fleet.own_failures import OwnFailure
 from provider_server.rounds.round import Round
-from provider_server.store import backup as backups
-from provider_server.store.backup import BadBackup, backup, restore, verify
 from provider_server.store.claims import RoundsHeld
-from provider_server.store.hint_store import NUMBERS, Draft
+from provider_server.store.hint_store import Draft
 from provider_server.store.migrations.upgrade import (
     _LOCK,
     ForeignDatabase,
@@ -46,8 +38,8 @@ from provider_server.store.revocations import LIFETIME_S, SLACK_S
 from provider_server.store.round_store import Answer, LostStep, Outcome, RoundState, Step
 from provider_server.store.store import BadDatabase, Store, StoreNotEmpty
 from provider_server.store.tables import metadata
-from tests.support import schemas
 from tests.support.changing import replace
+from tests.support.copies import copy, put_back, rows
 from tests.support.factories import (
     COHORT,
     WEEK,
@@ -128,8 +120,8 @@ def hinted(store: Store) -> None:
     """A hint, the state that it came from, and what a test showed."""
     suspicion, numbers = Suspicion.HOST, (4.0, 2.0, 8.0, 0.25, 24.0)
     draft = Draft(5.5, lease_id(0, 1), HintState.RAISED, suspicion, *numbers, Action.MOVE, 1)
-    store.hints.append([(keys().tenant_id(0), draft)], None, b"state \0")
-    said = Answered(bytes(64), 1, lease_id(0, 1), suspicion, confirmed=True, shortfall_percent=12.5)
+    (hint,) = store.hints.append([(keys().tenant_id(0), draft)], None, b"state \0")
+    said = Answered(bytes(64), hint.number, lease_id(0, 1), suspicion, confirmed=True, shortfall_percent=12.5)
     store.hints.take_outcome(keys().tenant_id(0), said)
 
 
@@ -158,38 +150,6 @@ def filled(store: Store) -> Store:
     store.rounds.move(ROUND_UNDER_WAY, RoundState.COLLECTING, RoundState.ENDORSING, b"request")
     store.rounds.add_answer(ROUND_UNDER_WAY, Answer.ENDORSEMENT, 4, b"\0endorsement")
     return store
-
-
-COUNTS = {
-    "leases": 2,
-    "releases": 4,
-    "bundles": 2,
-    "directory": 2,
-    "ownerships": 1,
-    "rounds": 5,
-    "contributions": 1,
-    "answers": 1,
-    "notes": 1,
-    "node_keys": 2,
-    "placements": 1,
-    "hints": 1,
-    "episodes": 1,
-    "outcomes": 1,
-    "revoked": 1,
-    "links": 1,
-}
-
-
-def contents(store: Store) -> list[object]:
-    with closing(store.rows()) as rows:
-        return list(rows)
-
-
-def restored(store: Store) -> list[object]:
-    """What a store holds that was filled from a backup, but for the note that the restore leaves."""
-    rows = contents(store)
-    (note,) = [row for row in rows if isinstance(row, tuple) and row[0] == "notes" and row[1]["name"] == NUMBERS]
-    return [row for row in rows if row is not note]
 
 
 def sql(store: Store, statement: str) -> None:
@@ -238,10 +198,10 @@ def test_releases_and_bundles_survive_reopening(store: Store, place: NewPlace) -
     ],
 )
 def test_the_database_refuses_to_change_or_remove_what_is_final(store: Store, statement: str) -> None:
-    before = contents(filled(store))
+    before = rows(filled(store))
     with pytest.raises(sa.exc.IntegrityError, match="are final"):
         sql(store, statement)
-    assert contents(store) == before
+    assert rows(store) == before
 
 
 @pytest.mark.parametrize(
@@ -254,12 +214,12 @@ def test_the_database_refuses_to_change_or_remove_what_is_final(store: Store, st
     ],
 )
 def test_what_is_final_is_not_replaced_either(store: Store, table: str, key: str, values: str) -> None:
-    before = contents(filled(store))
+    before = rows(filled(store))
     same = f"INTO {table} ({values}) SELECT {values} FROM {table} WHERE true"  # noqa: S608  # our own names
     on_postgresql = f"INSERT {same} ON CONFLICT ({key}) DO UPDATE SET {key} = excluded.{key}"
     with pytest.raises(sa.exc.IntegrityError, match="are final"):
         sql(store, on_postgresql if store._engine.name == "postgresql" else f"INSERT OR REPLACE {same}")
-    assert contents(store) == before
+    assert rows(store) == before
 
 
 @ON_POSTGRESQL
@@ -477,10 +437,10 @@ def test_a_store_of_rounds_in_an_earlier_form_is_refused_and_not_touched(store: 
     sql(store, "CREATE TABLE masked_counts (number INTEGER)")
     sql(store, "UPDATE alembic_version SET version_num = '0014'")
     store.rounds.add(ROUND, RoundState.COLLECTING, b"plan of before")
-    before = contents(store)
+    before = rows(store)
     with pytest.raises(OlderRounds, match="does not read"):
         Store(place("provider"))
-    assert contents(store) == before
+    assert rows(store) == before
     with store._engine.connect() as connection:
         assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == "0014"
     assert sa.inspect(store._engine).has_table("masked_counts")
@@ -695,39 +655,37 @@ def everything_said(error: BaseException | None) -> str:
     return said
 
 
-# ---- backup and restore --------------------------------------------------------------------------------------------
+# ---- yesterday's store put back -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("to", BOTH)
-@pytest.mark.parametrize("of", BOTH)
-def test_a_backup_of_either_restores_into_both(
-    of: str, to: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    first, second = places(of, tmp_path, request)("first"), places(to, tmp_path, request)("second")
-    with closing(Store(first)) as source, closing(Store(second)) as target:
-        kept = backup(filled(source), tmp_path / "backup")
-        assert kept == restore(tmp_path / "backup", target) == COUNTS
-        assert restored(target) == contents(source)
-        assert target.leases(*WEEK) == source.leases(*WEEK)
-        add_release(target, ROUND, b"the next one")
-        assert target.releases() == [*source.releases(), b"the next one"]
-        backup(source, tmp_path / "again")
-    assert (tmp_path / "again").read_bytes() == (tmp_path / "backup").read_bytes()
-    assert stat.S_IMODE((tmp_path / "backup").stat().st_mode) == 0o600
+def as_url(place: Path | str) -> str:
+    return f"sqlite:///{place}" if isinstance(place, Path) else place
+
+
+def test_a_copy_that_is_put_back_has_every_row_and_goes_on(place: NewPlace, tmp_path: Path) -> None:
+    where = place("provider")
+    with closing(Store(where)) as source:
+        before = rows(filled(source))
+        copy(as_url(where), tmp_path / "copy")
+        add_release(source, ROUND, b"forgotten")
+    put_back(tmp_path / "copy", as_url(where))
+    with closing(Store(where)) as store:
+        assert rows(store) == before
+        add_release(store, ROUND, b"the next one")
+        assert store.releases()[-1] == b"the next one"
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("state", [RoundState.COLLECTING, RoundState.ENDORSING, RoundState.UNMASKING])
-@pytest.mark.parametrize(("of", "to"), list(zip(BOTH, reversed(BOTH), strict=True)))
-def test_a_round_that_was_under_way_goes_on_from_a_backup(
-    of: str, to: str, state: RoundState, tmp_path: Path, request: pytest.FixtureRequest, cast: Cast
+def test_a_round_that_was_under_way_goes_on_from_a_copy(
+    place: NewPlace, state: RoundState, tmp_path: Path, cast: Cast
 ) -> None:
-    first, second = places(of, tmp_path, request)("first"), places(to, tmp_path, request)("second")
+    where = place("provider")
     plan, trustees = a_plan(), {index: cast.trustee(index) for index in range(1, 6)}
     tenants = [cast.tenant(number, sampler=InsecureSilence()) for number in range(COHORT)]
     unit = a_unit(1)
     tenants[0].journal.add([unit], [a_failure(unit)])
-    with closing(Store(first)) as source, closing(Store(second)) as target:
+    with closing(Store(where)) as source:
         begun = a_round(plan, source.rounds)
         begun.receive(tenants[0].contribute(begun.signed_plan))
         if state is not RoundState.COLLECTING:
@@ -739,9 +697,10 @@ def test_a_round_that_was_under_way_goes_on_from_a_backup(
             endorse_all(begun, trustees)
             begun.share(4, trustees[4].unmask(begun.call()))
         assert begun.state is state
-        backup(source, tmp_path / "backup")
-        restore(tmp_path / "backup", target)
-        goes_on = Round(target.rounds, keys().provider, keys().directory, begun.signed_plan)
+        copy(as_url(where), tmp_path / "copy")
+    put_back(tmp_path / "copy", as_url(where))
+    with closing(Store(where)) as store:
+        goes_on = Round(store.rounds, keys().provider, keys().directory, begun.signed_plan)
         if state is RoundState.COLLECTING:
             for tenant in tenants:
                 goes_on.receive(tenant.contribute(begun.signed_plan))
@@ -751,167 +710,6 @@ def test_a_round_that_was_under_way_goes_on_from_a_backup(
         share_all(goes_on, trustees)
         (opened,) = goes_on.open()
         assert sum(int(table.sum()) for table in from_ring(plan, opened)) == counting(plan)
-
-
-def test_an_empty_store_may_be_kept_too(store: Store, place: NewPlace, tmp_path: Path) -> None:
-    assert backup(store, tmp_path / "backup") == {}
-    with closing(Store(place("second"))) as target:
-        restore(tmp_path / "backup", target)
-        add_release(target, ROUND, b"the first one")
-        assert target.releases() == [b"the first one"]
-
-
-def test_every_column_is_in_the_backup() -> None:
-    kept = {table: [field.name for field in msgspec.structs.fields(kind)] for table, kind in backups.ROWS.items()}
-    assert kept == {table.name: [column.name for column in table.columns] for table in metadata.sorted_tables}
-
-
-def test_a_backup_is_of_one_moment_while_others_write(store: Store, place: NewPlace, tmp_path: Path) -> None:
-    before, releases_before = contents(filled(store)), store.releases()
-    with closing(Store(place("provider"))) as other, closing(Store(place("second"))) as target:
-
-        def write(_: object, __: object, statement: str, *___: object) -> None:
-            if "SELECT" in statement and other.releases() == releases_before:
-                other.add_leases([a_lease(1, 9)])
-                add_release(other, ROUND, b"later")
-                other.add_bundle(9, b"later")
-
-        sa.event.listen(store._engine, "after_cursor_execute", write)
-        backup(store, tmp_path / "backup")
-        assert len(contents(store)) == len(before) + 4  # the note of the last round stands in place of the one before
-        restore(tmp_path / "backup", target)
-        assert restored(target) == before
-
-
-def test_a_backup_is_read_while_another_process_has_the_store_locked(tmp_path: Path) -> None:
-    with closing(Store(tmp_path / "provider.db")) as store, closing(sqlite3.connect(tmp_path / "provider.db")) as other:
-        before = contents(filled(store))
-        other.execute("BEGIN IMMEDIATE")
-        other.execute("INSERT INTO bundles VALUES (99, x'00')")
-        assert backup(store, tmp_path / "backup").total() == len(before)
-
-
-def test_only_an_empty_store_is_restored_into(store: Store, tmp_path: Path) -> None:
-    backup(store, tmp_path / "backup")
-    store.add_bundle(0, b"bundle")
-    with pytest.raises(StoreNotEmpty):
-        restore(tmp_path / "backup", store)
-    assert contents(store) == [("bundles", {"number": 0, "bundle": b"bundle"})]
-
-
-def test_a_backup_never_replaces_a_file_and_leaves_no_half_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(Store(tmp_path / "provider.db")) as store:
-        backup(filled(store), tmp_path / "backup")
-        before = (tmp_path / "backup").read_bytes()
-        with pytest.raises(BadBackup, match="File exists"):
-            backup(store, tmp_path / "backup")
-        monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left")))
-        with pytest.raises(BadBackup, match="No space left"):
-            backup(store, tmp_path / "second")
-    assert (tmp_path / "backup").read_bytes() == before
-    assert not (tmp_path / "second").exists()
-
-
-@pytest.fixture(scope="module")
-def a_backup(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    """One row of each kind, so that every byte of it can be tried."""
-    folder = tmp_path_factory.mktemp("backup")
-    with closing(Store(folder / "provider.db")) as store:
-        store.add_leases([replace(a_lease(0, 1), labels={"context": "c"})], {lease_id(0, 1): ("n1",)})
-        hinted(store)
-        store.register(replace(registration(0), links=(TokenLink(ladder(3).family, ladder(4).family),)))
-        store.add_bundle(1, b"bundle")
-        store.add_entry(0, b"entry")
-        store.add_node_key(keys().tenant_id(0), "key")
-        store.revocations.add([keys().tenant_id(0)], 1_800_000_000.0)
-        store.own.add(0, 24, [OwnFailure(lease_id(0, 1), 2.0)])
-        store.own.add_findings(0, b"findings")
-        store.ends.end(lease_id(0, 1), 9.0, requeued=True)
-        store.passes.issue(keys().tenant_id(0), 2965, Digest(bytes(32)), 1)
-        store.passes.spend([(2965, PassNonce(bytes(32)))])
-        store.rounds.add(ROUND_UNDER_WAY, RoundState.COLLECTING, b"plan")
-        store.rounds.add_contribution(ROUND_UNDER_WAY, keys().tenant_id(0), b"said")
-        store.rounds.add_answer(ROUND_UNDER_WAY, Answer.SHARE, 3, b"said")
-        store.rounds.add(ROUND, RoundState.UNMASKING, b"plan")
-        store.rounds.finish(ROUND, RoundState.UNMASKING, RoundState.RELEASED, Outcome(b"release"))
-        backup(store, folder / "backup")
-    return (folder / "backup").read_bytes()
-
-
-def test_a_backup_that_was_altered_in_any_byte_is_refused(a_backup: bytes, tmp_path: Path) -> None:
-    file = tmp_path / "backup"
-    for position in range(len(a_backup)):
-        altered = bytearray(a_backup)
-        altered[position] ^= 1 << position % 8
-        file.write_bytes(altered)
-        with pytest.raises(BadBackup):
-            verify(file)
-    file.write_bytes(a_backup)
-    assert verify(file) == {table.name: 2 if table.name == "rounds" else 1 for table in metadata.sorted_tables}
-
-
-def test_a_backup_that_was_cut_short_or_lengthened_is_refused(a_backup: bytes, tmp_path: Path) -> None:
-    file = tmp_path / "backup"
-    for other in (*(a_backup[:size] for size in range(len(a_backup))), a_backup + b"\0", a_backup * 2):
-        file.write_bytes(other)
-        with pytest.raises(BadBackup):
-            verify(file)
-
-
-def test_a_backup_that_is_refused_changes_nothing(
-    store: Store, a_backup: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "backup"
-    file.write_bytes(a_backup[:-1] + bytes([a_backup[-1] ^ 1]))
-    monkeypatch.setattr(backups, "verify", lambda _: None)  # as if the file had changed after it was verified
-    with pytest.raises(BadBackup):
-        restore(file, store)
-    assert contents(store) == []
-
-
-def forged(*rows: tuple[int, bytes]) -> bytes:
-    """A whole backup of any rows, by somebody who can count and digest."""
-    frames = b"".join(bytes([kind]) + len(body).to_bytes(4, "big") + body for kind, body in rows)
-    data = backups.MAGIC + frames + b"\0"
-    return data + hashlib.sha256(data).digest()
-
-
-LEASE = backups.ROWS["leases"](lease_id(0, 1), keys().tenant_id(0), 1, 0.0, 1.0, "{}", None)
-A_ROUND = backups.ROWS["rounds"](1, ROUND, RoundState.ENDORSING, b"plan", b"request", None)
-AN_ANSWER = backups.ROWS["answers"](ROUND, Answer.SHARE, 3, b"said")
-A_NOTE = backups.ROWS["notes"]("suspicion", "{}")
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [(99, encode(LEASE))],
-        [(2, encode(LEASE))],
-        [(6, encode(A_ROUND).replace(b"endorsing", b"wondering"))],
-        [(6, encode(A_ROUND)), (6, encode(replace(A_ROUND, number=2)))],
-        [(8, encode(AN_ANSWER).replace(b"share", b"guess"))],
-        [(11, encode(A_NOTE).replace(b"{}", b"[]"))],
-        [(1, encode(replace(LEASE, start_h=float("inf"))))],
-        [(1, encode(LEASE).replace(b"{}", b"\xff\xff"))],
-        [(1, b"")],
-        [(3, encode(backups.ROWS["bundles"](0, b"bundle")))] * 2,
-    ],
-)
-def test_a_whole_file_with_rows_that_do_not_fit_changes_nothing(
-    store: Store, tmp_path: Path, rows: list[tuple[int, bytes]]
-) -> None:
-    (tmp_path / "backup").write_bytes(forged(*rows))
-    with pytest.raises(BadBackup):
-        restore(tmp_path / "backup", store)
-    assert contents(store) == []
-
-
-@pytest.mark.parametrize("labels", ["", "{", "[]", '{"a": 1}', "[" * 100_000])
-def test_labels_that_are_no_labels_are_refused(labels: str) -> None:
-    with pytest.raises(ValueError, match="contexts"):
-        replace(LEASE, contexts=labels)
-    with pytest.raises(ValueError, match="ladder"):
-        replace(LEASE, ladder=labels)
 
 
 # ---- the verbs -----------------------------------------------------------------------------------------------------
@@ -925,30 +723,16 @@ def called(*words: object, code: int = 0, **environment: str) -> str:
     return result.stdout if code == 0 else result.stderr
 
 
-@pytest.mark.nightly
 def test_verbs_take_a_home_or_a_url(place: NewPlace, tmp_path: Path) -> None:
-    where, home = place("provider"), tmp_path / "new" / "home"
-    url = f"sqlite:///{where}" if isinstance(where, Path) else where
+    where = place("provider")
     with closing(Store(where)) as store:
-        filled(store)
-    said = called("backup", tmp_path / "backup", "--json", "--database", url)
-    counts = {"file": str(tmp_path / "backup"), "leases": 2, "rounds": 5, "releases": 4, "bundles": 2}
-    assert schemas.held("pharoah-provider backup", said) == [counts]
-    said = called("restore", tmp_path / "backup", "--json", "--home", tmp_path / "other")
-    assert schemas.held("pharoah-provider restore", said) == [counts]
-    said = called("restore", tmp_path / "backup", "--home", home)
-    assert said == f"{tmp_path / 'backup'}: 2 leases, 5 rounds, 4 releases, 2 bundles\n"
-    called("backup", tmp_path / "again", PHAROAH_PROVIDER_HOME=str(home))
-    before, after = backups.verify(tmp_path / "backup"), backups.verify(tmp_path / "again")
-    assert after - before <= Counter(notes=1)  # above which number hints go on
-    assert before <= after
-    assert "is not empty" in called("restore", tmp_path / "backup", "--home", "x", code=2, PHAROAH_DATABASE=url)
-
-
-def test_a_refused_backup_makes_no_store(a_backup: bytes, tmp_path: Path) -> None:
-    (tmp_path / "backup").write_bytes(a_backup[:-1])
-    assert "cut short" in called("restore", tmp_path / "backup", "--home", tmp_path / "home", code=2)
-    assert not (tmp_path / "home").exists()
+        store.add_bundle(0, b"bundle")
+    with closing(Store(tmp_path / "provider.db")):
+        pass
+    assert called("release", "--database", as_url(where), "--json") == "[]\n"
+    assert called("release", "--home", tmp_path, "--json") == "[]\n"
+    assert called("release", "--json", PHAROAH_PROVIDER_HOME=str(tmp_path)) == "[]\n"
+    assert called("release", "--home", "x", "--json", PHAROAH_DATABASE=as_url(where)) == "[]\n"
 
 
 def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
@@ -956,7 +740,7 @@ def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
     assert "no provider in this home" in called("release", "--home", tmp_path, code=2)
     assert not list(tmp_path.iterdir())
     for url in (*WRONG[:-1], f"postgresql://provider:{CANARY}@/name?host=%2Fnowhere"):
-        assert CANARY not in called("backup", tmp_path / "backup", code=2, PHAROAH_DATABASE=url)
+        assert CANARY not in called("release", code=2, PHAROAH_DATABASE=url)
 
 
 def test_refusals_of_a_database_are_refusals() -> None:

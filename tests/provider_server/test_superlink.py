@@ -28,39 +28,49 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 from flwr.app import Context
-from flwr.common.constant import SubStatus
-from flwr.common.serde import fab_to_proto
-from flwr.proto.control_pb2 import ListRunsRequest, StartRunRequest, StopRunRequest
+from flwr.proto.control_pb2 import (
+    ListRunsRequest,
+    ListRunsResponse,
+    StartRunRequest,
+    StartRunResponse,
+    StopRunRequest,
+    StopRunResponse,
+)
 from flwr.proto.fleet_pb2 import PushMessagesRequest, RegisterNodeFleetRequest
 from flwr.proto.message_pb2 import Metadata, PushObjectRequest
 from flwr.proto.node_pb2 import Node
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore.control.control_http_client import ControlHttpClient
 
 from crypto.errors import PharoahError
 from federation.protocol.queries import ROUND_BUNDLE_SHA256, Query
 from federation.runtime.web.guard import Receive, Scope, Send
+from federation.transport.flower_wire import CONTROL, FLEET, PROTOBUF, SignedTime, call
 from provider_server.network.flower_app import server_app
 from provider_server.network.grid_tenants import RETURN_S, GridTenants, Silence, Why
-from provider_server.network.listeners import FLEET, PASSED, PUSH_OBJECT, SMALL_BODY, STRANGERS_BODY, CannotListen
+from provider_server.network.listeners import PASSED, PUSH_OBJECT, SMALL_BODY, STRANGERS_BODY, CannotListen
 from provider_server.network.superlink import (
     RunFailed,
     SuperLink,
     UnusableNodeKey,
-    _client,
     bundle,
+    client_at,
     round_bundle,
     run_server_app,
 )
 from provider_server.week import Tenants
 from simulation.run.processes import free_ports
-from tenant_client.network import flower_node
-from tenant_client.network.flower import push_objects
-from tenant_client.network.flower_node import Link, NodeKey, NodeSettings, _ahead_s, make_node_key, until_tick
+from tenant_client.network.flower_node import (
+    FleetNode,
+    Link,
+    NodeKey,
+    NodeSettings,
+    _ahead_s,
+    make_node_key,
+    until_tick,
+)
 from tests.support.changing import replace
 from tests.support.superlink import (
     HOST,
-    PROTOBUF,
     REPOSITORY,
     Certificates,
     Served,
@@ -110,11 +120,6 @@ def asked(link: SuperLink, wanted: int, payload: bytes = b"plan") -> list[bytes]
     answers: list[bytes] = []
     link.run(server_app(lambda tenants: answers.extend(tenants.ask(Query.CONTRIBUTION, payload)), wanted=wanted))
     return answers
-
-
-def client_of(kind: type[ControlHttpClient], link: SuperLink) -> ControlHttpClient:
-    """Flower's own client, at the operator's socket."""
-    return _client(kind, link.control)
 
 
 def operator(link: SuperLink) -> httpx.Client:
@@ -177,8 +182,8 @@ def test_what_a_run_raises_is_raised_and_the_next_run_works(link: SuperLink, pem
 
 @pytest.mark.nightly
 def test_a_run_that_nobody_took_does_not_stand_in_the_way(link: SuperLink, pem: Certificates) -> None:
-    with closing(client_of(ControlHttpClient, link)) as control:
-        control.StartRun(StartRunRequest(fab=fab_to_proto(round_bundle())))
+    with client_at(link.control) as control:
+        call(control, CONTROL + "start-run", StartRunRequest(fab=round_bundle()), StartRunResponse)
     with ExitStack() as stack:
         joined(stack, link, pem, make_node_key())
         assert len(asked(link, 1)) == 1
@@ -188,9 +193,10 @@ def test_a_run_that_is_stopped_ends_with_an_error_and_without_a_signal(link: Sup
     app = ServerApp()
 
     @app.main()
-    def main(grid: Grid, _context: Context) -> None:
-        with closing(client_of(ControlHttpClient, link)) as control:
-            assert control.StopRun(StopRunRequest(run_id=grid.run.run_id)).success
+    def main(grid: Grid, context: Context) -> None:
+        with client_at(link.control) as control:
+            stop = StopRunRequest(run_id=context.run_id)
+            assert call(control, CONTROL + "stop-run", stop, StopRunResponse).success
         list(grid.get_node_ids())
         raise AssertionError("the run goes on")
 
@@ -260,7 +266,7 @@ def test_how_far_a_nodes_clock_may_be_off(
 def test_a_node_says_by_how_much_its_clock_is_off(
     link: SuperLink, pem: Certificates, key: NodeKey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ahead = patch("flwr.supernode.node_auth_http_interceptor.now", lambda: datetime.now(UTC) + timedelta(seconds=40))
+    ahead = patch.object(SignedTime, "now", staticmethod(lambda: datetime.now(UTC) + timedelta(seconds=40)))
     with ahead, serving(echo, settings(link, pem, key)) as served:
         served.wait_for(Link.REFUSED)
     assert "401" in caplog.text
@@ -363,9 +369,9 @@ def test_a_node_cannot_speak_for_another_nor_ask_another(link: SuperLink, pem: C
     app = ServerApp()
 
     @app.main()
-    def main(grid: Grid, _context: Context) -> None:
+    def main(_grid: Grid, context: Context) -> None:
         nonlocal run_id
-        run_id = grid.run.run_id
+        run_id = context.run_id
         assert push(other, "id") == (403, 200)
         assert push(own, "") == (403, 200)
         assert push(1, "") == (403, 200)  # as the SuperLink itself
@@ -507,9 +513,9 @@ def test_nodes_come_back_after_the_provider_was_killed_in_the_middle_of_a_run(
         with SuperLink(pem.settings(state, port=port)) as second:
             assert [one.wait_for(Link.CONNECTED, count=2) for one in served] == ids
             assert asked(second, 2) == [b"contribution:plan"] * 2
-            with closing(client_of(ControlHttpClient, second)) as control:
-                ended = [run.status.sub_status for run in control.ListRuns(ListRunsRequest()).run_dict.values()]
-            assert sorted(ended) == [SubStatus.COMPLETED, SubStatus.STOPPED]
+            with client_at(second.control) as control:
+                runs = call(control, CONTROL + "list-runs", ListRunsRequest(), ListRunsResponse).run_dict.values()
+            assert sorted(run.status.sub_status for run in runs) == ["completed", "stopped"]
 
 
 NODE = """
@@ -594,9 +600,9 @@ def test_a_node_that_is_killed_while_it_answers_and_started_again_answers_in_the
 def test_an_answer_that_is_announced_and_never_uploaded_holds_up_nobody(
     link: SuperLink, pem: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def upload(parts: dict[str, Any], *rest: Any, **options: Any) -> None:
-        if not any(b"never" in part.deflate() for part in parts.values()):
-            push_objects(parts, *rest, **options)
+    def upload(self: FleetNode, run_id: int, object_id: str, content: bytes, session_id: str) -> None:
+        if b"never" not in content:
+            as_it_is(self, run_id, object_id, content, session_id)
 
     def run(tenants: Tenants) -> None:
         answers = iter(tenants.ask(Query.CONTRIBUTION, b"plan"))
@@ -607,7 +613,8 @@ def test_an_answer_that_is_announced_and_never_uploaded_holds_up_nobody(
 
     came: list[bytes] = []
     silences: list[Silence] = []
-    monkeypatch.setattr(flower_node, "push_objects", upload)
+    as_it_is = FleetNode._upload
+    monkeypatch.setattr(FleetNode, "_upload", upload)
     with ExitStack() as stack:
         for answer in (echo, lambda _verb, _payload: b"never"):
             key = make_node_key()

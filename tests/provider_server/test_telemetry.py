@@ -20,7 +20,7 @@ from federation.protocol.toml_tables import BadTable
 from federation.runtime.reading import SourceError
 from provider_server.fleet.telemetry.catalogue import BLANKS, METRICS, parse
 from provider_server.fleet.telemetry.files import FileSource, Layout, UnusableFile
-from provider_server.fleet.telemetry.inventory import Gpu, Inventory, InventoryError, Nic, NvLink, from_labels, load
+from provider_server.fleet.telemetry.inventory import Inventory, InventoryError, Nic, NvLink, load
 from provider_server.fleet.telemetry.quality import MOST_NAMES, OTHERS, Count, Quality, Reason, Tally
 from provider_server.fleet.telemetry.samples import HOUR_S, Chunk, SeriesBook, Stamps, Window
 from provider_server.fleet.telemetry.summaries import HourSummary, per_node, summarise
@@ -693,15 +693,3 @@ def test_an_inventory_joins_what_exporters_call_by_index_and_by_uuid(tmp_path: P
     [hour] = read(book, by_uuid, by_index)
     assert row(hour, "power")["count"] == 10
     assert hour.rows.height == 1
-
-
-def test_an_inventory_from_labels() -> None:
-    book = a_book()
-    book.number(labels(POWER, modelName="H100"), 1)
-    book.number(
-        {"__name__": "node_infiniband_link_downed_total", "instance": "n2:9100", "device": "mlx5_0", "port": "1"}, 1
-    )
-    found = from_labels(book)
-    assert found.names == ("n1", "n2")
-    assert found.gpus == (Gpu("n1", 0, "GPU-a", "H100"),)
-    assert found.nics == (Nic("n2", "mlx5_0"),)

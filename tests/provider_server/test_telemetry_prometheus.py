@@ -18,7 +18,6 @@ import polars as pl
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
-from benchmarks import telemetry_prometheus, telemetry_year
 from crypto.errors import DecodeError, PeerFault, Unreachable
 from federation.transport.certificates import make_certificate
 from provider_server.fleet.telemetry.catalogue import METRICS
@@ -297,36 +296,3 @@ def test_tls_is_checked_against_the_root_that_is_named(tmp_path: Path) -> None:
         assert ask(PrometheusSettings(play.url, root_certificate=tmp_path / "right.pem")).tally.quality().used == 1
         with pytest.raises(Unreachable, match="certificate"):
             ask(PrometheusSettings(play.url, root_certificate=tmp_path / "wrong.pem", attempts=1))
-
-
-# ---- the benchmarks of large fleets ----------------------------------------------------------------------------------
-
-
-@pytest.mark.nightly
-def test_what_is_put_into_blocks_is_read_back() -> None:
-    needs.program("promtool")
-    needs.program("prometheus")
-    nodes, hours = 2, 2
-    found = telemetry_prometheus.read(nodes, hours)
-    series = nodes * telemetry_prometheus.GPUS * len(telemetry_prometheus.METRICS)
-    assert (found["samples"], found["rows"]) == (series * hours * 60, series * hours)
-    assert found["cpu_seconds"] > 0
-
-
-def test_a_large_fleet_costs_what_two_sizes_say_for_nodes_and_hours() -> None:
-    few = {"figure": "x", "nodes": 100, "hours": 24, "samples": 10, "cpu_seconds": 3.0, "peak_gb": 1.0}
-    many = few | {"nodes": 200, "samples": 20, "cpu_seconds": 5.0, "peak_gb": 1.5}
-    found = telemetry_prometheus.large(few, many)
-    assert (found["nodes"], found["hours"]) == (1_000, 336)
-    assert found["samples"] == 100 * 14
-    assert found["cpu_seconds"] == pytest.approx((1.0 + 20.0) * 14)  # a second a day, and two for each 100 nodes
-    assert found["peak_gb"] == pytest.approx(5.5)
-
-
-@pytest.mark.nightly
-def test_weeks_of_hourly_files_are_read_with_every_node_in_every_hour() -> None:
-    *weeks, whole = telemetry_year.year(8, 20)
-    assert [week["days"] for week in weeks] == [7, 8]
-    assert whole["node_hours"] == 20 * 8 * 24
-    assert whole["runs"] < whole["node_hours"] / 10
-    assert 0 < weeks[0]["cpu_seconds"] <= weeks[1]["cpu_seconds"]

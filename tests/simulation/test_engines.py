@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from crypto.errors import CohortTooSmall
-from simulation.bench import learning
 from simulation.run.engines import Engine, EngineFailed, Kind, Processes, engine
+from simulation.studies import learning
 from tests import needs
 from tests.support.plans import InsecureSeeded
 
@@ -129,7 +129,7 @@ def cluster() -> Iterator[Any]:
 
 
 def judged(side_by_side: Engine) -> list[tuple[str, learning.Judged]]:
-    return list(learning.learning(side_by_side, 1, InsecureSeeded(7), quick=True))
+    return next(side_by_side.map(learning.of_seed, (InsecureSeeded(7), True), [0]))
 
 
 @pytest.mark.nightly

@@ -16,9 +16,9 @@ from federation.protocol.noise import Integers
 from federation.protocol.plan import MaskTrustee, Plan
 from federation.protocol.privacy_cost import plan_loss
 from federation.runtime.visible import json_text
-from provider_server.analysis.bands import time_in_bands
 from provider_server.rounds.planning import PlanSettings, make_plan
 from simulation.replay import lives, lung_times, titan_times
+from simulation.replay.bands import time_in_bands
 from simulation.replay.hidden_times import DIED, LEFT, expected_hours, hidden, survival_at_edges
 from simulation.replay.lives import DELTA, Life, Replay
 from simulation.replay.lung_times import LungTimesResult, replay_lung_times

@@ -7,7 +7,6 @@ from functools import cache
 import numpy as np
 import polars as pl
 import pytest
-from typer.testing import CliRunner
 
 from crypto.ids import LeaseId, Token
 from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement, Statement
@@ -17,11 +16,6 @@ from provider_server.analysis.buildup import BuildUp
 from provider_server.fleet.telemetry.summaries import REPORTED, HourSummary
 from provider_server.rounds.release import Release
 from provider_server.store.hint_store import Draft
-from simulation.bench import impact as bench_impact
-from simulation.bench.attendance import InsecureRepeatable
-from simulation.bench.impact import token, trial_of
-from simulation.bench.learning import Year
-from simulation.cli import app
 from simulation.cloud import degradation
 from simulation.cloud.arrivals import Leases
 from simulation.cloud.cloud import Cloud, build_cloud
@@ -40,9 +34,12 @@ from simulation.judge.hint_evaluation import is_warned, saved_h, watch
 from simulation.judge.histories import Histories
 from simulation.judge.impact import Impact, OwnHistory, check_all, gained_by_checks, impact, on_mismatch, on_warning
 from simulation.judge.user_loop import Costs, World, learning_weeks, world_of
+from simulation.studies import impact as bench_impact
+from simulation.studies.attendance import InsecureRepeatable
+from simulation.studies.impact import token, trial_of
+from simulation.studies.learning import Year
 from tenant_client.advice.own_history import Joined
 from tenant_client.records.own_leases import OwnLease
-from tests.support import schemas
 from tests.support.changing import replace
 
 COSTS = Costs()
@@ -336,22 +333,7 @@ def test_what_a_hint_saves_at_a_failure() -> None:
     assert saved_h([raised, moved], 11.0, 0.5, costs) == pytest.approx(3.5 - 0.5 * 1.0)
 
 
-# ---- the benchmark ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.nightly
-def test_the_benchmark_has_a_mean_and_a_range_for_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_impact, "EPSILONS", {"without_privacy": None})
-    result = CliRunner().invoke(app, ["bench", "impact", "--quick", "--seeds", "1", "--json"], catch_exceptions=False)
-    assert result.exit_code == 0
-    found = schemas.held("pharoah-sim bench impact", result.stdout)
-    assert tuple(found) == bench_impact.LEVELS
-    assert all(tuple(figures) == bench_impact.KEYS for figures in found.values())
-    gained = found["without_privacy"]["mismatch_gpu_hours_avoided_share"]
-    assert 0.0 <= gained["least"] <= gained["mean"] <= gained["most"]
-    assert found["without_pharoah"]["dollars_saved"] == {"mean": 0.0, "least": 0.0, "most": 0.0}
-    assert found["epsilon_1"]["dollars_saved"] is None
-    assert "epsilon_1 dollars_saved: n/a" in bench_impact.lines(found)
+# ---- the study ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.nightly
@@ -376,16 +358,6 @@ def test_in_a_closed_loop_what_is_heeded_is_no_longer_observed(monkeypatch: pyte
         assert found.mismatch_gpu_hours_avoided_share == 1.0
     assert between(home.leases, weeks[1]) > 0
     assert on_planted == [0] * 2 * PERIODS
-
-
-@pytest.mark.nightly
-def test_a_level_and_the_first_bundle_can_be_asked_for_alone() -> None:
-    words = ["--quick", "--seeds", "1", "--first-bundle", "--only", "epsilon_1", "--only", "epsilon_1_closed_loop"]
-    done = CliRunner().invoke(app, ["bench", "impact", *words, "--json"], catch_exceptions=False)
-    found = schemas.held("pharoah-sim bench impact", done.stdout)
-    assert set(found) == {"epsilon_1", "epsilon_1_closed_loop"}
-    for figures in found.values():
-        assert figures["first_bundle_avoided_share"] == figures["mismatch_gpu_hours_avoided_share"]
 
 
 def test_tokens_of_names_differ() -> None:

@@ -9,7 +9,7 @@ from lifelines import KaplanMeierFitter
 from lifelines.datasets import load_lung
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.bands import band_of, quantile_bands
+from simulation.replay.bands import band_of, quantile_bands
 from simulation.replay.survival import survival_curve
 
 PHILLY = Path(__file__).parents[3] / "shared" / "data" / "philly" / "jobs_15k.csv"

@@ -9,13 +9,13 @@ import pytest
 
 from federation.protocol.causes import CAUSES, Domain
 from provider_server.analysis.recurrent import spells
-from simulation.bench import world
 from simulation.cloud.cloud import Cloud, build_cloud
 from simulation.cloud.node_faults import Use, draw_faults, fitted, fleet_outages
 from simulation.cloud.node_places import placed
 from simulation.cloud.profiles import Floats, Ints
 from simulation.cloud.scenario import load
 from simulation.judge.world import figures, ks_distance, recency, weibull_shape
+from simulation.studies import world
 
 TRACE = Path(__file__).resolve().parents[3] / "shared/data/infinitehbd/fault_trace.json.gz"
 needs_trace = pytest.mark.skipif(not TRACE.exists(), reason=f"../shared/data/infinitehbd/{TRACE.name} is missing")

@@ -39,7 +39,7 @@ from provider_server.learning.publisher import Publisher
 from provider_server.network.grid_tenants import GridTenants, Silence
 from provider_server.rounds.planning import MARGINALS, PlanSettings
 from provider_server.rounds.provider import Provider
-from provider_server.rounds.release import Release
+from provider_server.rounds.release import Release, releases_of
 from provider_server.store.store import Store
 from provider_server.week import MaskHolder, federated_week, publish
 from simulation.judge.exactness import differences
@@ -161,7 +161,7 @@ def begin(federation: Federation, number: int, window: Window = WEEKS[0]) -> Non
     provider, tenant = federation.provider, federation.tenants[number]
     labels = provider.context_labels(window[0], CONTEXT, 0)
     leases = [lease_id(number, window, lease) for lease in range(LEASES)]
-    known = {lease.lease for lease in provider.leases(*window)}
+    known = {lease.lease for lease in provider.store.leases(*window)}
     start_h, end_h = window[0] + 1.0, WEEKS[-1][1] - 4.0
     provider.record_leases(Lease(one, tenant.id, 4, start_h, end_h, labels) for one in leases if one not in known)
     started = [StartedLease(lease, start_h, labels, a_descriptor()) for lease in leases]
@@ -202,7 +202,7 @@ def hold(
     provider, publisher = federation.provider, federation.publisher
     with local_task():
         tenants = GridTenants(LocalGrid(apps, silent=silent, deliver=deliver), 0.0, 0.0)
-        done = [made for made in provider.releases() if made.plan.start_hour == window[0]]
+        done = [made for made in releases_of(provider.store) if made.plan.start_hour == window[0]]
         if not done:
             held = federated_week(provider, publisher, tenants, trustees or federation.trustees, window)
             return held, tenants.silences
@@ -299,7 +299,7 @@ def complaints(
 
 def _about_releases(federation: Federation, window: Window, missing: frozenset[int]) -> Iterator[str]:
     provider = federation.provider
-    made = [one for one in provider.releases() if (one.plan.start_hour, one.plan.end_hour) == window]
+    made = [one for one in releases_of(provider.store) if (one.plan.start_hour, one.plan.end_hour) == window]
     if len(made) != 1:
         yield f"{len(made)} releases of the week"
     if provider.unfinished() is not None:

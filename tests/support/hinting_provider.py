@@ -42,7 +42,7 @@ def main(home: Path, port: str, lease: LeaseId, tenant: TenantId, count: int) ->
     settings = replace(ProviderSettings().plan.settings, weeks_per_epoch=weeks, windows=(weeks,))
     store = Store(home / "provider.db")
     with closing(Provider(key, secret, settings, store, os.urandom)) as provider:
-        hints = provider.hints
+        hints = provider.store.hints
         other = next(member.tenant for member in provider.directory.members if member.tenant != tenant)
         with serve_online(
             provider,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.audit_parties import Parties, Party
 from crypto.ids import LeaseId
 from federation.protocol.noise import Integers, NoiseSampler
 from federation.protocol.queries import Query
@@ -21,6 +20,7 @@ from provider_server.rounds.provider import Provider
 from provider_server.rounds.release import Release
 from provider_server.store.store import Store
 from provider_server.week import MaskHolder, federated_round
+from simulation.studies.audit.parties import Parties, Party
 from tenant_client.records.database import open_database
 from tenant_client.records.journal import Failure, Unit
 from tenant_client.rounds.policy import Policy

@@ -17,10 +17,11 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,23 +40,28 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.proto.fleet_pb2 import ActivateNodeRequest, RegisterNodeFleetRequest
-from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, RegisterNodeFleetRequest, RegisterNodeFleetResponse
 
 from federation.protocol.queries import ROUND_BUNDLE_SHA256, Answer
+from federation.transport.flower_wire import FLEET, PROTOBUF, SignedTime, call
 from provider_server.network.superlink import SuperLinkSettings, bundle, claim_new_run
 from simulation.run.processes import free_ports
-from tenant_client.network.flower_node import FleetNode, Link, NodeKey, NodeSettings, serve
+from tenant_client.network.flower_node import (
+    Announced,
+    FleetNode,
+    Link,
+    NodeKey,
+    NodeSettings,
+    NotWanted,
+    NotYet,
+    serve,
+)
 from tests.support.changing import replace
 from tests.support.waiting import PATIENCE_S, until
 
 HOST = "127.0.0.1"
 POLL_S = 0.05
 HEARTBEAT_S = 1800.0  # at a busy moment a node may not come to say that it is there
-PROTOBUF = {"content-type": "application/protobuf"}
 REPOSITORY = Path(__file__).resolve().parents[2]
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_PROXY": HOST, "no_proxy": HOST}
 
@@ -87,14 +93,13 @@ def pinned_node(address: str, app: ClientApp | None, *, fab_hash: str = ROUND_BU
     """
     stop = threading.Event()
     key = ec.generate_private_key(ec.SECP384R1())
-    signed = NodeAuthHttpInterceptor(key, key.public_key())
-    version = RuntimeVersionHttpInterceptor(component_name="SuperNode")
     with (
-        closing(FleetHttpClient(f"http://{address}", interceptors=[version, signed])) as client,
+        httpx.Client(base_url=f"http://{address}", auth=SignedTime(key), timeout=PATIENCE_S) as client,
         ThreadPoolExecutor(1) as worker,
     ):
         pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        client.RegisterNode(RegisterNodeFleetRequest(public_key=pem))
+        register = RegisterNodeFleetRequest(public_key=pem)
+        call(client, FLEET + "register-node", register, RegisterNodeFleetResponse)
         node = FleetNode(client, pem, fab_hash, HEARTBEAT_S)
         node_id = node.join()
         answering = worker.submit(_answer, node, app, stop) if app else None
@@ -117,14 +122,21 @@ def _answer(node: FleetNode, app: ClientApp, stop: threading.Event) -> None:
         return app(question, context)
 
     while not stop.is_set():
-        if received := node.receive():
-            answer = node.answer(node.fetch(*received), reply)
+        if announced := node.receive():
+            answer = node.answer(_fetched(node, announced), reply)
             # Two equal answers share their content: the SuperLink may have all of the second from the first's upload,
             # and forget it, before the second is through. `serve` drops that error too.
-            with suppress(ObjectPushError):
-                node.send(answer)
+            with suppress(NotWanted):
+                node.send(answer, announced)
         else:
             stop.wait(POLL_S)
+
+
+def _fetched(node: FleetNode, announced: Announced) -> Message:
+    while True:
+        with suppress(NotYet):
+            return node.fetch(announced)
+        time.sleep(POLL_S)
 
 
 def run_stock_server_app(address: str, module: str, log: Path) -> None:

@@ -321,8 +321,6 @@ def test_cheap_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "pharoah-provider ledger": 0,
         "pharoah-provider release": 0,
         "pharoah-provider findings": 3,
-        "pharoah-provider backup": 0,
-        "pharoah-provider restore": 0,
         "pharoah-sim scenarios": 0,
     }
     (line,) = [line for line in blocks(COMMANDS) if line.startswith("LEASE=")]

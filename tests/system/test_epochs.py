@@ -21,7 +21,7 @@ from provider_server.learning.findings import Findings, learn
 from provider_server.learning.publisher import Publisher
 from provider_server.network.grid_tenants import GridTenants
 from provider_server.rounds.planning import MARGINALS, PlanSettings
-from provider_server.rounds.release import Release
+from provider_server.rounds.release import Release, releases_of
 from provider_server.week import federated_week
 from simulation.run.federation import Federation, found
 from simulation.run.local_grid import LocalGrid, local_task
@@ -144,7 +144,7 @@ def test_what_was_learnt_of_a_pair_goes_on_in_the_next_epoch_where_owners_enough
     assert {release.table("pairs").levels("context") for release in seen.releases} == {
         made[2].table("pairs").levels("context")
     }
-    assert [workloads(release) for release in federation.provider.releases()] == tokens  # what is stored stays
+    assert [workloads(release) for release in releases_of(federation.provider.store)] == tokens  # what is stored stays
 
 
 def workloads(release: Release) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ def test_a_lease_that_runs_over_a_change_of_epoch_counts_on_neither_side_after_i
     workloads = release.table("pairs").marginal("workload")
     assert workloads.events.sum() == pytest.approx(TENANTS, abs=1.0)  # of the leases that began in this epoch
     assert workloads.exposure_node_hours.sum() == pytest.approx(4 * 166 * TENANTS)
-    assert len(federation.provider.leases(*WINDOWS[1])) == 2 * TENANTS  # though the long ones run, too
+    assert len(federation.provider.store.leases(*WINDOWS[1])) == 2 * TENANTS  # though the long ones run, too
 
 
 def registration(federation: Federation, tenant: int, week: int) -> Registration:

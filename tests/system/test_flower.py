@@ -1,9 +1,15 @@
 """Provider and tenants over Flower: what arrives, what is left out, what must not cross; in process and over HTTP."""
 
+import ast
 import importlib
 import inspect
 import logging
+import os
+import re
+import subprocess
+import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from itertools import count
@@ -15,19 +21,37 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
-from flwr.serverapp import Grid
+from flwr.proto import message_pb2
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given, strategies as st
+from packaging.version import Version
 
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PharoahError
 from federation.protocol.queries import BLOB, RECORD, Fault, Query, unwrap, wrap
+from federation.transport import flower_wire
+from provider_server.network.flower import (
+    COMPLETED,
+    FAILED,
+    MESSAGE_UNAVAILABLE,
+    SERVER_APP,
+    SUPERLINK_NODE,
+    UNFINISHED,
+)
 from provider_server.network.flower_app import server_app, task_identity
-from provider_server.network.grid_tenants import FLOWER_ERRORS, PULL_AT_ONCE, GridTenants, NodeId, Silence, Why
-from provider_server.network.superlink import NO_CODE, bundle, run_server_app
+from provider_server.network.grid_tenants import FLOWER_ERRORS, PULL_AT_ONCE, Grid, GridTenants, NodeId, Silence, Why
+from provider_server.network.superlink import (
+    BUNDLE,
+    NO_CODE,
+    _flower_app,
+    _without_idle_layers,
+    bundle,
+    run_server_app,
+)
 from provider_server.week import Tenants
 from simulation.run.local_grid import ClientAppFailed, LocalGrid, local_task
+from tenant_client.network.flower import INVALID_FAB
 from tenant_client.network.flower_app import client_app
-from tests.support.superlink import SuperLink, pinned_node, run_stock_server_app, superlink
+from tests.support.superlink import REPOSITORY, SuperLink, pinned_node, run_stock_server_app, superlink
 from tests.support.waiting import PATIENCE_S
 
 SECRET = "shape 4096x11008 of tenant seven"
@@ -576,27 +600,152 @@ def test_a_message_costs_less_than_a_millisecond() -> None:
     assert min(once() for _ in range(3)) < 1e-3
 
 
-# ---- Flower's own interfaces: this version and no other
+# ---- what is assumed of Flower: provider_server/network/flower.py, tenant_client/network/flower.py
 
 
-def parameters(function: Callable[..., object]) -> list[str]:
-    return list(inspect.signature(function).parameters)
+def flower(place: str) -> Any:
+    """What Flower has at `module:name`."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
-def test_flower_is_the_version_whose_insides_are_used() -> None:
-    assert version("flwr") == "1.41.0"
+def pinned() -> str:
+    """The version in pyproject.toml."""
+    (found,) = re.findall(r'"flwr==([^"]+)"', (REPOSITORY / "pyproject.toml").read_text())
+    return str(found)
+
+
+def test_flower_is_the_version_that_is_pinned() -> None:
+    assert version("flwr") == pinned()
+
+
+@pytest.mark.nightly
+def test_the_newest_flower_still_has_what_is_assumed(tmp_path: Path) -> None:
+    """The tests of this file under the registry's newest version, without those of its requirements that are new."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    fetch = [*pip, "download", "--quiet", "--retries=0", "--timeout=20", "--no-deps", "--dest", str(tmp_path), "flwr"]
+    if subprocess.run(fetch, check=False, capture_output=True).returncode:
+        pytest.skip("pip reaches no package registry here, so whether a newer Flower is out is not known")
+    (wheel,) = tmp_path.glob("flwr-*.whl")
+    newest = wheel.name.split("-")[1]
+    if Version(newest) <= Version(pinned()):
+        return
+    newer = tmp_path / "newer"
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--target", str(newer), str(wheel)], check=True)
+    paths = os.pathsep.join([str(newer), str(REPOSITORY)])
+    tests = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not is_the_version", __file__]
+    done = subprocess.run(
+        [sys.executable, *tests],
+        cwd=REPOSITORY,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"Flower {newest} is out, and does not do: {done.stdout[-4000:]}"
+
+
+@pytest.mark.parametrize("side", ["provider_server", "tenant_client"])
+def test_every_name_of_flowers_that_is_taken_is_in_the_table(side: str) -> None:
+    source = (REPOSITORY / side / "network/flower.py").read_text()
+    tree = ast.parse(source)
+    taken = {(node.module, name.name) for node in tree.body if isinstance(node, ast.ImportFrom) for name in node.names}
+    rows = [line.split(" | ") for line in (ast.get_docstring(tree) or "").splitlines() if line.startswith("| `flwr")]
+    assert {(row[0].strip("| `"), name) for row in rows for name in row[1].split(", ")} == taken
 
 
 def test_flower_error_codes_are_as_written_down() -> None:
     codes = {code: name for name, code in vars(ErrorCode).items() if isinstance(code, int)}
     assert codes == FLOWER_ERRORS
+    assert (codes[MESSAGE_UNAVAILABLE], codes[INVALID_FAB]) == ("MESSAGE_UNAVAILABLE", "INVALID_FAB")
+
+
+@pytest.mark.parametrize(
+    ("place", "copied"),
+    [
+        ("flwr.common.constant:SUPERLINK_NODE_ID", SUPERLINK_NODE),
+        ("flwr.common.constant:TIMESTAMP_HEADER", flower_wire.TIME_HEADER),
+        ("flwr.common.constant:SYSTEM_TIME_TOLERANCE", flower_wire.AHEAD_S),
+        ("flwr.supercore.constant:MAX_TIMESTAMP_DIFF_SECONDS", flower_wire.BEHIND_S),
+        ("flwr.supercore.constant:FLEET_HTTP_PUBLIC_KEY_HEADER", flower_wire.PUBLIC_KEY_HEADER),
+        ("flwr.supercore.constant:FLEET_HTTP_SIGNATURE_HEADER", flower_wire.SIGNATURE_HEADER),
+        ("flwr.supercore.constant:TASK_TOKEN_HEADER", flower_wire.TASK_TOKEN_HEADER),
+        ("flwr.supercore.protobuf.constants:PROTOBUF_MEDIA_TYPE", flower_wire.PROTOBUF["content-type"]),
+    ],
+)
+def test_what_is_copied_of_flower_by_value_is_as_flower_has_it(place: str, copied: object) -> None:
+    assert flower(place) == copied
+
+
+def test_words_of_flowers_that_are_copied_mean_what_they_say() -> None:
+    task, status = flower("flwr.supercore.constant:TaskType"), flower("flwr.common.constant:Status")
+    ended = flower("flwr.common.constant:SubStatus")
+    assert (task.SERVER_APP, ended.COMPLETED, ended.FAILED) == (SERVER_APP, COMPLETED, FAILED)
+    assert (status.PENDING, status.STARTING, status.RUNNING) == UNFINISHED
+    every = {value for name, value in vars(status).items() if name.isupper()}
+    assert every - {*UNFINISHED} == {"finished"}
+
+
+def test_nodes_meet_only_layers_that_do_something_for_them(tmp_path: Path) -> None:
+    app = _without_idle_layers(_flower_app(tmp_path / "link.sqlite"))
+    layers = [getattr(layer.cls, "__name__", "") for layer in app.user_middleware]
+    assert layers == ["BaseHTTPMiddleware", "ProtobufTranslationMiddleware", "NodeAuthMiddleware"]
+
+
+@pytest.mark.parametrize("reply", [blob(ALL_BYTES), Error(Fault.REFUSAL, "BudgetExceeded"), Error(7)])
+def test_objects_are_packed_and_unpacked_as_flower_does(reply: RecordDict | Error) -> None:
+    with local_task():
+        message = Message(reply, reply_to=Message(blob(), 2, "query.bundle"))
+    header, tree = message_pb2.Message(), message_pb2.ObjectTree()
+    packed = {} if message.has_error() else flower_wire.pack(message.content, tree.children.add())
+    sealed = flower_wire.seal(message, header, tree)
+    assert sealed == message.deflate()
+    theirs = flower("flwr.supercore.inflatable.inflatable_object:get_object_tree")(message)
+    assert tree == theirs
+    assert list(packed) == [name for name in flower_wire.object_ids(tree) if name != tree.object_id]
+    vars(message.metadata)["_message_id"] = tree.object_id
+    bare = flower("flwr.app.message:remove_content_from_message")(message)
+    assert header == flower("flwr.common.serde:message_to_proto")(bare)
+    objects = packed | {tree.object_id: sealed}
+    again = flower_wire.unpack(tree.object_id, objects, (Message, RecordDict, ConfigRecord))
+    assert again.deflate() == sealed
+    assert again.has_error() or unwrap(again.content) == ALL_BYTES
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        RecordDict({RECORD: ConfigRecord({BLOB: b"x"}), "more": ConfigRecord()}),
+        RecordDict({RECORD: MetricRecord({BLOB: 1})}),
+        RecordDict({RECORD: ArrayRecord()}),
+    ],
+)
+def test_an_object_of_another_shape_is_not_unpacked(reply: RecordDict) -> None:
+    tree = message_pb2.ObjectTree()
+    objects = flower_wire.pack(reply, tree)
+    with pytest.raises(flower_wire.UNREADABLE):
+        flower_wire.unpack(tree.object_id, objects, (RecordDict, ConfigRecord))
+
+
+@pytest.mark.parametrize("head", [b"", b"Message  0", b"RecordDict  0 0", "Récord  0".encode(), b"RecordDict x 0"])
+def test_bytes_that_are_no_object_are_not_unpacked(head: bytes) -> None:
+    with pytest.raises(flower_wire.UNREADABLE):
+        flower_wire.unpack("id", {"id": head + b"\0"}, (RecordDict, ConfigRecord))
+
+
+def test_a_bundle_is_the_one_that_flower_builds() -> None:
+    files = {"pyproject.toml": BUNDLE.encode(), "bundled.py": b"app = 1"}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "GitWildMatchPattern", DeprecationWarning)  # Flower with a newer pathspec
+        theirs, _ = flower("flwr.cli.build:build_fab_from_files")(files)
+    assert bundle("app = 1").content == theirs
 
 
 def test_flower_keeps_the_task_identity_where_the_local_grid_looks() -> None:
     assert [name for name in vars(TaskIdentity) if name.endswith("_id")] == ["_task_id", "_run_id", "_node_id"]
 
 
-def test_flower_names_a_message_where_the_grids_write_it() -> None:
+def test_flower_names_a_message_where_the_local_grid_writes_it() -> None:
     with local_task():
         message = Message(blob(), 2, "query.bundle")
     vars(message.metadata)["_message_id"] = "named"
@@ -604,96 +753,85 @@ def test_flower_names_a_message_where_the_grids_write_it() -> None:
 
 
 def test_flower_has_an_empty_run() -> None:
-    module = importlib.import_module("flwr.supercore.run")
-    assert module.Run.create_empty(7).run_id == 7
+    assert flower("flwr.supercore.run:Run").create_empty(7).run_id == 7
 
 
 @pytest.mark.parametrize(
-    ("place", "expected"),
+    ("place", "fields"),
     [
-        ("flwr.cli.build:build_fab_from_files", ["files"]),
-        ("flwr.common.serde:context_from_proto", ["context_proto"]),
-        ("flwr.common.serde:fab_to_proto", ["fab"]),
-        ("flwr.common.serde:message_from_proto", ["message_proto"]),
-        ("flwr.common.serde:message_to_proto", ["message"]),
-        ("flwr.common.serde:run_from_proto", ["run_proto"]),
-        ("flwr.app.message:remove_content_from_message", ["message"]),
-        ("flwr.proto.control_pb2:ListNodesRequest", []),
-        ("flwr.proto.control_pb2:ListNodesResponse", ["nodes_info"]),
-        ("flwr.proto.control_pb2:RegisterNodeRequest", ["public_key"]),
-        ("flwr.proto.control_pb2:StartRunRequest", ["fab"]),
-        ("flwr.proto.control_pb2:StartRunResponse", ["run_id"]),
-        ("flwr.proto.control_pb2:StopRunRequest", ["run_id"]),
-        ("flwr.proto.control_pb2:UnregisterNodeRequest", ["node_id"]),
-        ("flwr.proto.fleet_pb2:ActivateNodeRequest", ["public_key", "heartbeat_interval"]),
-        ("flwr.proto.fleet_pb2:DeactivateNodeRequest", ["node_id"]),
-        ("flwr.proto.fleet_pb2:PullMessagesRequest", ["node"]),
-        (
-            "flwr.proto.fleet_pb2:PushMessagesRequest",
-            ["node", "messages_list", "message_object_trees", "clientapp_runtime_list"],
-        ),
-        ("flwr.proto.fleet_pb2:RegisterNodeFleetRequest", ["public_key"]),
-        ("flwr.proto.heartbeat_pb2:SendNodeHeartbeatRequest", ["node", "heartbeat_interval"]),
-        ("flwr.proto.message_pb2:Metadata", ["src_node_id", "reply_to_message_id"]),
-        ("flwr.proto.node_pb2:NodeInfo", ["node_id", "status", "public_key"]),
-        ("flwr.proto.run_pb2:GetRunRequest", ["node", "run_id"]),
-        ("flwr.proto.message_pb2:ObjectTree", ["object_id", "children"]),
-        ("flwr.proto.runtime_pb2:AcquireTaskRequest", ["supported_task_types"]),
-        ("flwr.proto.runtime_pb2:AcquireTaskResponse", ["task", "token"]),
-        ("flwr.proto.runtime_pb2:SendTaskHeartbeatRequest", []),
-        ("flwr.proto.runtime_pb2:PullTaskInputRequest", []),
-        ("flwr.proto.runtime_pb2:PushTaskOutputRequest", ["context", "sub_status"]),
-        ("flwr.supercore.control.control_http_client:ControlHttpClient.StartRun", ["self", "request"]),
-        ("flwr.supercore.fab:Fab", ["hash_str", "content", "verifications"]),
-        ("flwr.supercore.heartbeat:HeartbeatSender", ["heartbeat_fn"]),
-        ("flwr.supercore.inflatable.inflatable_object:get_all_nested_objects", ["obj"]),
-        ("flwr.supercore.inflatable.inflatable_object:get_object_tree", ["obj"]),
-        ("flwr.supercore.inflatable.inflatable_object:no_object_id_recompute", []),
-        (
-            "flwr.supercore.inflatable.inflatable_protobuf_utils:make_confirm_message_received_fn_protobuf",
-            ["confirm_message_received_protobuf", "node", "run_id"],
-        ),
-        (
-            "flwr.supercore.inflatable.inflatable_protobuf_utils:make_pull_object_fn_protobuf",
-            ["pull_object_protobuf", "node", "run_id"],
-        ),
-        (
-            "flwr.supercore.inflatable.inflatable_protobuf_utils:make_push_object_fn_protobuf",
-            ["push_object_protobuf", "node", "run_id", "session_id"],
-        ),
-        (
-            "flwr.supercore.inflatable.inflatable_utils:pull_and_inflate_object_from_tree",
-            ["object_tree", "pull_object_fn", "confirm_object_received_fn", "return_type"],
-        ),
-        (
-            "flwr.supercore.inflatable.inflatable_utils:push_objects",
-            ["objects", "push_object_fn", "object_ids_to_push"],
-        ),
-        ("flwr.supercore.interceptors:RuntimeTokenHttpInterceptor", ["token"]),
-        ("flwr.supercore.interceptors:RuntimeVersionHttpInterceptor", ["component_name"]),
-        ("flwr.supercore.protobuf.client:ProtobufClient", ["base_url", "interceptors", "verify", "timeout"]),
-        ("flwr.supercore.protobuf.client:ProtobufClientInterceptor.intercept", ["self", "context", "call_next"]),
-        ("flwr.supercore.runtime:RuntimeHttpClient.AcquireTask", ["self", "request"]),
-        ("flwr.supercore.runtime:RuntimeHttpClient.PullTaskInput", ["self", "request"]),
-        ("flwr.supercore.runtime:RuntimeHttpClient.PushTaskOutput", ["self", "request"]),
-        ("flwr.supercore.runtime:RuntimeHttpClient.SendTaskHeartbeat", ["self", "request"]),
-        ("flwr.superlink.config_loader:SuperLinkLifespanConfig", ["enable_supernode_auth", "database", "isolation"]),
-        ("flwr.superlink.grid:HttpGrid", ["runtime_api_address", "insecure", "token"]),
-        ("flwr.superlink.main:create_app", ["config", "superlink_lifespan_class"]),
-        ("flwr.supernode.node_auth_http_interceptor:NodeAuthHttpInterceptor", ["private_key", "public_key"]),
+        ("control_pb2:ListNodesRequest", ""),
+        ("control_pb2:ListNodesResponse", "nodes_info"),
+        ("control_pb2:RegisterNodeRequest", "public_key"),
+        ("control_pb2:RegisterNodeResponse", "node_id"),
+        ("control_pb2:StartRunRequest", "fab"),
+        ("control_pb2:StartRunResponse", "run_id"),
+        ("control_pb2:StopRunRequest", "run_id"),
+        ("control_pb2:StopRunResponse", ""),
+        ("control_pb2:UnregisterNodeRequest", "node_id"),
+        ("control_pb2:UnregisterNodeResponse", ""),
+        ("error_pb2:Error", "code reason"),
+        ("fab_pb2:Fab", "hash_str content"),
+        ("fleet_pb2:ActivateNodeRequest", "public_key heartbeat_interval"),
+        ("fleet_pb2:ActivateNodeResponse", "node_id"),
+        ("fleet_pb2:DeactivateNodeRequest", "node_id"),
+        ("fleet_pb2:DeactivateNodeResponse", ""),
+        ("fleet_pb2:PullMessagesRequest", "node"),
+        ("fleet_pb2:PullMessagesResponse", "messages_list message_object_trees"),
+        ("fleet_pb2:PushMessagesRequest", "node messages_list message_object_trees clientapp_runtime_list"),
+        ("fleet_pb2:PushMessagesResponse", "objects_to_push session_id"),
+        ("heartbeat_pb2:SendNodeHeartbeatRequest", "node heartbeat_interval"),
+        ("heartbeat_pb2:SendNodeHeartbeatResponse", ""),
+        ("message_pb2:ConfirmMessageReceivedRequest", "node run_id message_object_id"),
+        ("message_pb2:ConfirmMessageReceivedResponse", ""),
+        ("message_pb2:Context", "node_id"),
+        ("message_pb2:Message", "metadata content error"),
+        ("message_pb2:Metadata", " ".join(flower_wire.METADATA)),
+        ("message_pb2:ObjectTree", "object_id children"),
+        ("message_pb2:PullObjectRequest", "node run_id object_id"),
+        ("message_pb2:PullObjectResponse", "object_found object_available object_content"),
+        ("message_pb2:PushObjectRequest", "node run_id object_id object_content session_id"),
+        ("message_pb2:PushObjectResponse", "stored"),
+        ("node_pb2:Node", "node_id"),
+        ("node_pb2:NodeInfo", "node_id status public_key"),
+        ("run_pb2:GetRunRequest", "node run_id"),
+        ("run_pb2:GetRunResponse", "run"),
+        ("run_pb2:Run", "run_id fab_hash"),
+        ("runtime_pb2:AcquireTaskRequest", "supported_task_types"),
+        ("runtime_pb2:AcquireTaskResponse", "task token"),
+        ("runtime_pb2:GetNodesRequest", ""),
+        ("runtime_pb2:GetNodesResponse", "nodes"),
+        ("runtime_pb2:PullAppMessagesRequest", "message_ids"),
+        ("runtime_pb2:PullAppMessagesResponse", "messages_list message_object_trees"),
+        ("runtime_pb2:PullTaskInputRequest", ""),
+        ("runtime_pb2:PullTaskInputResponse", "run context task_id"),
+        ("runtime_pb2:PushAppMessagesRequest", "messages_list message_object_trees"),
+        ("runtime_pb2:PushAppMessagesResponse", "message_ids objects_to_push session_id"),
+        ("runtime_pb2:PushTaskOutputRequest", "sub_status"),
+        ("runtime_pb2:PushTaskOutputResponse", ""),
+        ("runtime_pb2:SendTaskHeartbeatRequest", ""),
+        ("runtime_pb2:SendTaskHeartbeatResponse", ""),
+        ("task_pb2:Task", "run_id"),
     ],
 )
-def test_what_is_used_of_flowers_insides_is_still_there(place: str, expected: list[str]) -> None:
-    module, _, path = place.partition(":")
-    found: Any = importlib.import_module(module)
-    for name in path.split("."):
-        found = getattr(found, name)
-    fields = getattr(found, "DESCRIPTOR", None)
-    names = list(fields.fields_by_name) if fields else parameters(found)
-    assert [name for name in names if name in expected] == expected
+def test_messages_of_the_wire_have_the_fields_that_are_used(place: str, fields: str) -> None:
+    message = flower("flwr.proto." + place)
+    assert set(fields.split()) <= set(message.DESCRIPTOR.fields_by_name)
 
 
-def test_flower_constants_are_what_the_api_expects() -> None:
-    task = importlib.import_module("flwr.supercore.constant").TaskType
-    status = importlib.import_module("flwr.common.constant").SubStatus
-    assert (task.SERVER_APP, status.COMPLETED, status.FAILED) == ("flwr-serverapp", "completed", "failed")
+def test_no_message_of_the_wire_is_used_that_the_list_above_lacks() -> None:
+    listed = {
+        mark.args[1][row][0].partition(":")[2]
+        for mark in test_messages_of_the_wire_have_the_fields_that_are_used.pytestmark  # type: ignore[attr-defined]
+        for row in range(len(mark.args[1]))
+    }
+    rooms = [REPOSITORY / side / "network" for side in ("provider_server", "tenant_client")]
+    used = {
+        name for room in rooms for file in room.glob("*.py") for name in re.findall(r"_pb2\.(\w+)", file.read_text())
+    }
+    assert used
+    assert used <= listed
+
+
+def test_flowers_app_is_made_of_settings_and_a_lifespan() -> None:
+    taken = inspect.signature(flower("flwr.superlink.main:create_app")).parameters
+    assert list(taken) == ["config", "superlink_lifespan_class"]

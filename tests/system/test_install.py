@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
@@ -38,7 +39,9 @@ EXTRAS_ONLY = {
     "starlette",
     "uvicorn",
 }
+PROVIDERS: dict[str, Any] = tomllib.loads((ROOT / "distributions/provider/pyproject.toml").read_text())["project"]
 LATER = {"numpy", "msgpack", "rich", "torch"}  # of the core, or the job's own: loaded by the verbs that need them
+RUN = ["run", "--scenario", "quickstart", "--out"]
 PIP = [sys.executable, "-m", "pip"]
 
 
@@ -79,19 +82,86 @@ def test_a_verb_of_the_core_loads_nothing_of_an_extra(words: list[str], code: in
     assert packages & EXTRAS_ONLY == set()
 
 
+PAGE = """
+import sys
+from http.cookiejar import CookieJar
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import HTTPCookieProcessor, build_opener
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in sys.argv[2:]:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Absent())
+from tenant_client.pages.serving import listening
+
+with listening(Path(sys.argv[1]), "127.0.0.1", 0) as address:
+    browser = build_opener(HTTPCookieProcessor(CookieJar()))
+    root = address.partition("?")[0]
+    for page in (address, *(root + name for name in ("attempts", "expectations", "paths", "sent"))):
+        print(browser.open(page).read().decode())
+    try:
+        browser.open(root + "sent/" + "0" * 64)
+    except HTTPError as refused:
+        print(refused.code, refused.read().decode())
+"""
+
+
+@pytest.mark.nightly
+def test_the_page_works_without_what_a_federation_needs(tmp_path: Path) -> None:
+    absent = EXTRAS_ONLY - {"fastapi", "jinja2", "starlette", "uvicorn"}
+    tenant = [sys.executable, "-m", "tenant_client", "run", "--home", str(tmp_path), "--", "sh", "-c", "exit 3"]
+    assert subprocess.run(tenant, cwd=ROOT, check=False).returncode == 3
+    command = [sys.executable, "-c", PAGE, str(tmp_path), *absent]
+    shown = subprocess.check_output(command, cwd=ROOT, text=True)
+    assert "No checks, budget or sent data without a federation: the module cryptography is not installed" in shown
+    assert "1 attempt" in shown
+    assert "503 " in shown
+    assert "pip install &#39;pharoah[federation]&#39;" in shown
+
+
 def test_the_core_asks_for_little_and_pins_nothing() -> None:
     assert len(PROJECT["dependencies"]) <= 8
     assert not [one for one in PROJECT["dependencies"] if "==" in one]
     assert "numpy>=1.26,<3" in PROJECT["dependencies"]
 
 
+def test_both_distributions_are_of_one_version() -> None:
+    assert PROVIDERS["version"] == PROJECT["version"]
+    assert PROVIDERS["dependencies"] == [f"pharoah[provider]=={PROJECT['version']}"]
+    assert set(PROVIDERS["optional-dependencies"]) <= set(PROJECT["optional-dependencies"])
+
+
 @pytest.fixture(scope="module")
-def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheels of both distributions, by name."""
+    folder = tmp_path_factory.mktemp("wheels")
+    sources = [str(ROOT), str(ROOT / "distributions/provider")]
+    build = [*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), *sources]
+    subprocess.run(build, check=True)
+    return {path.name.partition("-")[0]: path for path in folder.iterdir()}
+
+
+@pytest.mark.nightly
+def test_the_wheels_hold_every_file_and_a_tenants_none_of_the_provider(wheels: dict[str, Path]) -> None:
+    shares = {
+        "pharoah": {"crypto", "federation", "pharoah", "tenant_client", "trustee"},
+        "pharoah_provider": {"provider_server", "simulation"},
+    }
+    for name, packages in shares.items():
+        there = [path for package in packages for path in (ROOT / package).rglob("*") if path.is_file()]
+        sources = {path.relative_to(ROOT).as_posix() for path in there if path.suffix != ".pyc"}
+        with ZipFile(wheels[name]) as wheel:
+            files = {file for file in wheel.namelist() if ".dist-info/" not in file}
+        assert files == sources
+
+
+@pytest.fixture(scope="module")
+def core(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of programs of a clean environment with the wheel and the core's list."""
     folder = tmp_path_factory.mktemp("core")
-    wheels = folder / "wheels"
-    build = [*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(ROOT)]
-    subprocess.run(build, check=True)
     programs = folder / "venv" / "bin"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
     pip = [*PIP, "--python", str(programs / "python"), "install", "--quiet", "--only-binary", ":all:"]
@@ -99,7 +169,7 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if subprocess.run(probe, check=False, capture_output=True).returncode:
         pytest.skip("pip reaches no package registry here, and the core's dependencies come from one")
     subprocess.run([*pip, *PROJECT["dependencies"]], check=True)
-    subprocess.run([*pip, "--no-deps", *map(str, wheels.iterdir())], check=True)
+    subprocess.run([*pip, "--no-deps", str(wheels["pharoah"])], check=True)
     return programs
 
 
@@ -137,20 +207,37 @@ def test_a_clean_environment_runs_a_job_and_says_why_it_failed(core: Path, tmp_p
     [
         ("pharoah-tenant enrol", "federation"),
         ("pharoah-tenant confirm memory", "federation"),
-        ("pharoah-tenant page", "federation"),
+        ("pharoah-tenant page", "page"),
         ("pharoah-trustee init --address localhost:7100", "trustee"),
-        ("pharoah-provider status", "provider"),
-        ("pharoah-provider serve", "provider"),
-        ("pharoah-sim run --scenario quickstart --out", "simulation"),
     ],
 )
 def test_a_verb_whose_extra_is_missing_says_which(words: str, extra: str, core: Path, tmp_path: Path) -> None:
     program, *verb = words.split()
-    home = tmp_path if verb[-1] == "--out" else f"--home={tmp_path}"
-    done = call(core / program, *verb, home)
+    done = call(core / program, *verb, f"--home={tmp_path}")
     assert done.returncode in (2, 3)
     assert f"this verb needs `pip install 'pharoah[{extra}]'`" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("program", ["pharoah-provider", "pharoah-sim"])
+def test_a_program_whose_files_are_missing_says_what_to_install(program: str, core: Path) -> None:
+    done = call(core / program, "--help")
+    assert done.returncode == 2
+    assert "this program needs `pip install pharoah-provider`" in done.stderr
+
+
+@pytest.mark.nightly
+def test_a_program_whose_dependencies_are_missing_says_which_extra(
+    core: Path, wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    beside = tmp_path / "beside"
+    pip = [*PIP, "install", "--quiet", "--no-deps", "--no-compile", "--target", str(beside)]
+    subprocess.run([*pip, str(wheels["pharoah_provider"])], check=True)
+    script = f"import sys; sys.path.append({str(beside)!r}); from federation.runtime.programs import {{0}}; {{0}}()"
+    for name, extra, words in (("provider", "provider", ["status", "--home"]), ("simulation", "simulation", RUN)):
+        done = call(core / "python", "-c", script.format(name), *words, tmp_path / "home")
+        assert f"this verb needs `pip install 'pharoah[{extra}]'`" in done.stderr
 
 
 # ---- ops/ ------------------------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from typing import get_type_hints
 import msgspec
 
 from provider_server.metrics import Metrics
-from provider_server.outputs.node_metrics import NodeMetrics
-from provider_server.outputs.plan_metrics import PlanMetrics
+from provider_server.outputs.node_metrics import NodeMetrics, PlanMetrics
 from provider_server.settings import ProviderSettings
 from tenant_client.settings import TenantSettings
 from trustee.settings import TrusteeSettings

@@ -85,7 +85,7 @@ class Running:
     def release(self, start_hour: int) -> Release | None:
         """The release of a week, if there is one."""
         with closing(Store(self.places.provider / "provider.db", create=False)) as store:
-            releases = [gate.from_bytes(data) for data in store.releases()]
+            releases = gate.releases_of(store)
         made = [one for one in releases if one.plan.start_hour == start_hour]
         assert len(made) <= 1
         return made[0] if made else None

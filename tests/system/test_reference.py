@@ -12,6 +12,11 @@ from typer.main import get_command
 from tests.support import schemas
 
 NO_SCHEMA = {"pharoah-tenant signature": "the old name of `tokens`"}
+FIGURES = (  # studies whose JSON has figures by name, as many as there are parts
+    *("audit", "confirm", "cost", "diagnosis", "ended", "explanations", "gpu", "install-size", "labelled-logs"),
+    *("odd-ranks", "overhead", "poison", "replacement", "stragglers", "sureness", "syndromes", "two-sided"),
+)
+NO_SCHEMA |= {f"pharoah-sim study {name}": "figures by name" for name in FIGURES}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +51,7 @@ def in_json(words: str, command: click.Command) -> Iterator[str]:
     """The verbs of a program that have `--json`, hidden ones too."""
     if isinstance(command, click.Group):
         for name, verb in command.commands.items():
-            yield from in_json(f"{words} {name}", verb)
+            yield from () if name == "bench" else in_json(f"{words} {name}", verb)  # `study` under its old name
     elif any("--json" in one.opts for one in command.params):
         yield words
 

@@ -1,10 +1,10 @@
-"""A node that hangs is replaced by a spare, with the state of the last checkpoint; how soon, the benchmark measures."""
+"""A node that hangs is replaced by a spare, with the state of the last checkpoint; how soon, the study measures."""
 
 from dataclasses import replace
 
 import pytest
 
-from benchmarks.replacement import PHASES, SPARE, Replaced, figures, judged, run
+from simulation.studies.replacement import PHASES, SPARE, Replaced, figures, judged, replaced
 from tests import needs
 
 
@@ -12,7 +12,7 @@ from tests import needs
 def test_a_spare_takes_the_place_of_a_node_that_hangs() -> None:
     """On node-a, which has rank 0 and the checkpoints."""
     needs.package("torch")
-    seen = run("node-a", 27)
+    seen = replaced("node-a", 27)
     assert seen.exit_code == 0
     assert (seen.node_out, seen.node_in, seen.resumed_at) == ("node-a", SPARE, 20)
     assert seen.is_state_kept

@@ -58,7 +58,7 @@ def a_federation(root: Path, *, votes: bool = True) -> Federation:
     dimensions = (*OWN_DIMENSIONS, "part") if votes else OWN_DIMENSIONS
     policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0, "dimensions": dimensions}
     federation = found(root, 8, settings, policy, InsecureSilence())
-    federation.provider._parts = the_fabric()
+    federation.provider.parts = the_fabric()
     for number, tenant in enumerate(federation.tenants):
         run(federation.provider, tenant, number)
     return federation
@@ -101,7 +101,7 @@ def test_the_leaf_that_tenants_vote_for_is_named_and_each_lease_counts_once_in_a
     assert table.events.sum() == 8 * voting * 2  # half a vote at each end, once in the window
     tokens = provider.part_tokens(0)
     assert table.events[table.levels("part").index(tokens[BAD[0]][BAD[1]])] == 8 * voting
-    first, *_ = suspected(release, provider.leases(*WEEK), provider.parts or the_fabric(), tokens)
+    first, *_ = suspected(release, provider.store.leases(*WEEK), provider.parts or the_fabric(), tokens)
     assert (first.switch, first.rail) == ("leaf-1-0", 0)
 
 

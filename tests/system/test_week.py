@@ -18,7 +18,7 @@ from provider_server.network.flower_app import server_app
 from provider_server.network.grid_tenants import GridTenants, Why
 from provider_server.network.superlink import run_server_app
 from provider_server.rounds.planning import PlanSettings
-from provider_server.rounds.release import Release
+from provider_server.rounds.release import Release, releases_of
 from provider_server.week import Tenants, federated_week
 from simulation.replay.lives import InsecureSilence
 from simulation.run.federation import Federation, found
@@ -88,7 +88,7 @@ def test_tenants_that_vanish_are_named_and_the_sum_is_exact_over_the_rest(eight:
 def test_a_round_below_its_cohort_minimum_releases_nothing(eight: Federation) -> None:
     with pytest.raises(CohortTooSmall, match="5 contributions, at least 6 needed"):
         in_process(eight, absent=3)
-    assert eight.provider.releases() == []
+    assert releases_of(eight.provider.store) == []
 
 
 def test_the_week_ends_with_a_bundle_that_every_tenant_holds(eight: Federation) -> None:
@@ -102,7 +102,7 @@ def test_the_week_ends_with_a_bundle_that_every_tenant_holds(eight: Federation) 
 
 def test_a_week_without_a_publisher_ends_with_its_release(eight: Federation) -> None:
     release, _ = in_process(eight)
-    assert [made.plan for made in eight.provider.releases()] == [release.plan]
+    assert [made.plan for made in releases_of(eight.provider.store)] == [release.plan]
     assert eight.publisher.unpublished()
     assert {tenant.bundle() for tenant in eight.tenants} == {None}
 

@@ -13,7 +13,6 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from typer.testing import CliRunner
 
-from benchmarks.upgrades import history, places_of
 from crypto.ids import Token
 from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement, RuleEntry
 from tenant_client.advice.changes import Change, changes, relations
@@ -27,6 +26,7 @@ from tenant_client.records.database import open_database
 from tenant_client.records.journal import Journal
 from tests.support.changing import replace
 from tests.support.factories import a_descriptor, labels, token
+from tests.support.upgrades import history, places_of
 
 LLAMA = a_descriptor()
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from typer.testing import CliRunner
 
-from benchmarks.diagnosis import explanations as bench
-from benchmarks.diagnosis.provider_half import hints_of
 from crypto.ids import LeaseId
 from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
 from federation.protocol.service_messages import HintState, Suspicion
+from simulation.studies.diagnosis import explanations as bench
+from simulation.studies.diagnosis.provider_half import hints_of
 from tenant_client.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts, clues_of
 from tenant_client.advice.explanation import SIDES, FailureCause, FailureSide, explain
 from tenant_client.advice.failure_facts import Known, explanations, facts_of, newest

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from benchmarks.diagnosis import filters as benchmark
 from federation.runtime.reading import SourceError
 from tenant_client.diagnosis import filter_rules
 from tenant_client.diagnosis.diagnose import gather, hints
@@ -176,20 +175,6 @@ def test_an_error_that_healthy_attempts_print_too_is_no_unusual_line(tmp_path: P
     assert {hint.example for hint in hints(gathered, dropped=dropped)} == {odd}
     log.write_text("\n".join([*STEPS, harmless, "lost plane b", *STEPS[-3:]]))
     assert {hint.example for hint in hints(gather([log]), dropped=dropped)} == {"lost plane b"}
-
-
-def test_the_benchmark_counts_what_is_dropped_and_what_is_lost(tmp_path: Path) -> None:
-    files = []
-    for number in range(ENOUGH + 1):
-        files.append(tmp_path / f"{number}.log")
-        files[-1].write_text("\n".join([*STEPS, f"host {chr(97 + number)} is up"]))
-    workload = benchmark.learnt("w", files)
-    assert (len(workload.healthy), workload.left) == (51, ["host d is up"])
-    (tmp_path / "failed.log").write_text("\n".join([*STEPS, "KeyError: 'lr'"]))
-    told = benchmark._lost(tmp_path / "failed.log", workload, len(STEPS))
-    assert (told["roots"], told["roots_lost"], told["said"], told["said_lost"]) == (1, 0, 1, 0)
-    too_much = benchmark.Workload("w", {"KeyError: 'lr'", *workload.rules}, [], [])
-    assert benchmark._lost(tmp_path / "failed.log", too_much, 0)["said_lost"] == len(STEPS)
 
 
 def test_what_is_no_log_is_refused_by_its_form(tmp_path: Path) -> None:

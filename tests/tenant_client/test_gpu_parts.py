@@ -13,12 +13,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.gpu import card, readers, signatures, speed
-from benchmarks.gpu.__main__ import ROOT, WHEELS, attempted
-from benchmarks.gpu.parts import PARTS, Part
-from benchmarks.gpu.report import FAILED, PASSED, SKIPPED, Result, judged, write
 from federation.protocol.service_messages import CheckVerdict, Suspicion
 from provider_server.fleet.telemetry.quality import Reason, Tally
+from simulation.studies.gpu import card, readers, signatures, speed
+from simulation.studies.gpu.__main__ import ROOT, WHEELS, attempted
+from simulation.studies.gpu.parts import PARTS, Part
+from simulation.studies.gpu.report import FAILED, PASSED, SKIPPED, Result, judged, write
 from tenant_client.confirm import cuda
 from tenant_client.confirm.assess import BenchmarkFinding, Measured, assess
 from tenant_client.confirm.criteria import learn
@@ -26,7 +26,7 @@ from tenant_client.confirm.sample import Sample
 from tenant_client.sources.reasons import REASONS
 from tests import needs
 
-FAULTS = tomllib.loads((ROOT / "benchmarks/gpu/failures.toml").read_text(encoding="utf-8"))
+FAULTS = tomllib.loads((ROOT / "simulation/studies/gpu/failures.toml").read_text(encoding="utf-8"))
 GOOD = {"check": "it computes", "good": True, "said": "yes"}
 BAD = {"check": "it is fast", "good": False, "said": "12%"}
 
@@ -80,7 +80,7 @@ def test_each_part_has_a_function_and_the_names_are_its_own() -> None:
     assert len({part.name for part in PARTS}) == len(PARTS)
     for part in PARTS:
         module, function = part.function.split(":")
-        source = (ROOT / "benchmarks" / "gpu" / f"{module}.py").read_text(encoding="utf-8")
+        source = (ROOT / "simulation/studies/gpu" / f"{module}.py").read_text(encoding="utf-8")
         assert re.search(rf"^def {function}\(notes: Notes", source, re.MULTILINE), part
         assert part.name.removeprefix("failure-") in FAULTS or not part.name.startswith("failure-")
     reasons = {reason for row in FAULTS.values() for reason in (*row["cuda"], *row["cpu"])}
@@ -99,7 +99,16 @@ def test_the_wheels_are_those_of_the_makefile_and_of_the_lock() -> None:
 def test_the_acceptance_runs_without_a_card(tmp_path: Path) -> None:
     needs.package("torch")
     parts = ["card", "readers", "hook-eager", "signature", "kernels"]
-    command = [sys.executable, "-m", "benchmarks.gpu", "--out", tmp_path / "out", "--wheels", tmp_path / "none", *parts]
+    command = [
+        sys.executable,
+        "-m",
+        "simulation.studies.gpu",
+        "--out",
+        tmp_path / "out",
+        "--wheels",
+        tmp_path / "none",
+        *parts,
+    ]
     done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, check=False)
     told = json.loads((tmp_path / "out" / "report.json").read_text(encoding="utf-8"))
     assert done.returncode == 0, done.stdout

@@ -1,6 +1,6 @@
 """Growing memory, losses that do not fall, and what the observer makes of them.
 
-Real jobs with an odd rank are in `benchmarks/odd_ranks.py`.
+Real jobs with an odd rank are in the study `odd-ranks`.
 """
 
 import math

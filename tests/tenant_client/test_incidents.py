@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.diagnosis import precedents as benchmark
 from federation.runtime.sqlite import Connection
 from tenant_client.cli import app
 from tenant_client.diagnosis.precedents import like
@@ -201,11 +200,3 @@ def test_broken_rules_do_not_stop_a_diagnosis_beside_a_job(home: Path) -> None:
     assert "filter rules" in warning
     with closing(open_database(home / "tenant.db")) as connection:
         assert Incidents(connection).kept()[-1].lease == "third"
-
-
-def test_the_benchmark_leaves_one_out_and_asks_only_what_can_be_found() -> None:
-    full = [benchmark.Told(("disk_full",), "disk_full", (*DISK, f"shard {letter}"), makes=False) for letter in "ab"]
-    lonely = benchmark.Told(("key_error",), "key_error", ("KeyError: 'lr'",), makes=True)
-    nobody = benchmark.Told(("unknown",), "unknown", LINK, makes=True)
-    told = benchmark.found([*full, *full, lonely, nobody])
-    assert (told["incidents"], told["n"], told["first"], told["unseen"]["n"]) == (4, 2, 1.0, 2)

@@ -259,7 +259,7 @@ def test_a_failure_of_which_nothing_is_known(case: dict[str, object]) -> None:
 
 def test_nothing_is_found_in_logs_that_others_wrote_but_what_they_put_there() -> None:
     root = Path(__file__).parents[2]
-    logs = [*(root / "tests" / "logs").rglob("*.log"), *(root / "benchmarks" / "diagnosis").rglob("*.log")]
+    logs = [*(root / "tests" / "logs").rglob("*.log"), *(root / "simulation" / "studies" / "diagnosis").rglob("*.log")]
     found = {(log.parent.parent.name, log.name, one.id) for log in logs for one in known_in([log], "") if one.line}
     assert len(logs) > 120
     assert found == {

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from benchmarks.pairwise import CASES, Tally, World, adaptive, draw, neighbours, peer, table
 from tenant_client.confirm.pairwise import Kind, NodeVerdict, Pair, PairResult, PairwiseTest, usual
+from tests.support.pair_worlds import Tally, World, adaptive, draw, neighbours
 
 
 def run(test: PairwiseTest, world: World, random: Random) -> NodeVerdict:
@@ -81,21 +81,6 @@ def test_two_bad_links_of_one_node_cost_it_its_name_unless_more_witnesses_are_as
     assert accused[3] == 0 < accused[2] < 50
 
 
-def test_two_rounds_do_less() -> None:
-    """The peer is what it is said to be: exact up to a quarter, blind to links and to a third slower."""
-    random, tallies = Random(1), {}
-    for share, links, slow in ((1 / 4, 0, None), (1 / 2, 0, None), (0.0, 2, None), (1 / 8, 0, 1.3), (1 / 8, 0, 2.5)):
-        tallies[share, links, slow] = tally = Tally()
-        for _ in range(40):
-            peer(draw(64, share, links, slow, random), random, tally)
-    assert all(tallies[1 / 4, 0, None].exact)
-    assert not any(tallies[1 / 2, 0, None].exact)
-    assert tallies[1 / 2, 0, None].accused > 40
-    assert not any(tallies[0.0, 2, None].links)
-    assert not any(tallies[1 / 8, 0, 1.3].exact)
-    assert all(tallies[1 / 8, 0, 2.5].exact)
-
-
 def test_a_slow_link_and_a_slow_node_tell_by_how_much() -> None:
     random = Random(2)
     world = World(16, frozenset(), {3: 1.5}, {(8, 9): 1.4})
@@ -158,9 +143,3 @@ def test_usual_is_the_fastest_cluster_and_not_the_fastest() -> None:
     assert usual([0.2, *[1.0] * 20, *[2.0] * 60], 1.14) == 1.0
     assert usual([], 1.14) == 0.0
     assert usual([3.0], 1.14) == 3.0
-
-
-def test_the_table_has_a_row_for_each_case_and_scheme() -> None:
-    rows = list(table((16,), trials=2))
-    assert len(rows) == 2 * len(CASES)
-    assert {row["scheme"] for row in rows} == {"adaptive", "two rounds"}

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.diagnosis import sureness as benchmark
 from federation.protocol.toml_tables import BadTable
+from simulation.studies.diagnosis import sureness as benchmark
 from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, explain, gather
 from tenant_client.diagnosis.lessons import Lessons
 from tenant_client.diagnosis.sureness import TABLE, Basis, basis_of, parse, sureness_of

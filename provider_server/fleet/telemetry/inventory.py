@@ -26,9 +26,6 @@ from typing import Annotated, Any
 import msgspec
 
 from crypto.errors import PharoahError
-from federation.runtime.foreign import number
-from provider_server.fleet.telemetry.catalogue import Of
-from provider_server.fleet.telemetry.samples import SeriesBook
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Index = Annotated[int, msgspec.Meta(ge=0, le=1023)]
@@ -130,22 +127,6 @@ def load(path: Path) -> Inventory:
     except (tomllib.TOMLDecodeError, csv.Error, UnicodeDecodeError) as error:
         raise InventoryError(f"{path}: {error}") from error
     return _checked(path, [(line, _thing(path, line, kind, row)) for line, kind, row in entries])
-
-
-def from_labels(book: SeriesBook) -> Inventory:
-    """The nodes, GPUs and network cards that have reported; what is not in labels (links, switches) stays empty."""
-    nodes = dict.fromkeys(slot.node for slot in book.slots)
-    gpus: dict[tuple[str, str], Gpu] = {}
-    nics: dict[tuple[str, str], Nic] = {}
-    for series in book.series:
-        slot, labels = book.slots[series.slot], dict(series.labels)
-        if slot.metric.of is Of.GPU and (gpu_number := number(labels.get("gpu", ""))) is not None:
-            uuid = labels.get("UUID", labels.get("uuid", ""))
-            gpu = Gpu(slot.node, gpu_number, uuid, labels.get("modelName", ""))
-            gpus.setdefault((slot.node, labels["gpu"]), gpu)
-        if slot.metric.of is Of.NIC:
-            nics.setdefault((slot.node, labels["device"]), Nic(slot.node, labels["device"]))
-    return Inventory(tuple(Node(name) for name in nodes), tuple(gpus.values()), nics=tuple(nics.values()))
 
 
 def _toml(text: str) -> Iterator[tuple[int, str, Mapping[str, Any]]]:

@@ -1,0 +1,162 @@
+"""Tries all that needs a GPU on this machine's, and says what was tried: out/gpu/report.json and report.txt.
+
+    make gpu PYTHON=python3          # or: python3 -m simulation.studies.gpu [PART ...]
+
+Each part is a process of its own with a time limit of its own: one that fails, crashes or hangs stops no other. What
+would not end within the budget of all is left out, and says so. Without a card the parts that need none are tried.
+Nothing is downloaded, and no setting of a card is changed. Exit code 1: a part failed. 2: nothing could be tried.
+
+This file needs nothing but Python. Packages that the interpreter lacks come from wheels (`make gpu-wheels`), installed
+into an environment of their own that also sees the interpreter's packages.
+"""
+
+import argparse
+import os
+import secrets
+import signal
+import site
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+from simulation.studies.gpu.notes import LINES, written
+from simulation.studies.gpu.parts import PARTS, Part
+from simulation.studies.gpu.report import FAILED, Result, judged, write
+
+ROOT = Path(__file__).resolve().parents[3]
+BUDGET_S, LEAST_S, ENDING_S, AT_ONCE = 480.0, 5.0, 10.0, 4
+PRESENT = ("torch", "numpy", "scipy", "msgpack", "typer", "rich")
+WHEELS = ("click", "msgspec", "packaging", "shellingham", "typer")
+MARK = "PHAROAH_GPU_ACCEPTANCE"  # in the environment of all that a part starts, so that none of it stays
+
+
+def main() -> int:
+    """Runs the parts and writes the report after each; the exit code."""
+    parser = argparse.ArgumentParser(prog="make gpu", description="acceptance on a GPU")
+    parser.add_argument("parts", nargs="*", help=f"by default all: {', '.join(part.name for part in PARTS)}")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "gpu", help="folder of the report")
+    parser.add_argument("--wheels", type=Path, default=ROOT / "out" / "gpu-wheels", help="what `make gpu-wheels` made")
+    parser.add_argument("--seconds", type=float, default=BUDGET_S, help="budget of all parts together")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - {part.name for part in PARTS}:
+        parser.error(f"no part {', '.join(sorted(unknown))}")
+    began_s, results, said = time.time(), list[Result](), ""
+    options.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pharoah-gpu-") as folder:
+        python = prepared(Path(folder), options.wheels)
+        if missing := lacking(python):
+            sys.stderr.write(f"make gpu: error: {sys.executable} lacks {missing}\n")
+            sys.stderr.write("make gpu: hint: pass PYTHON=… with PyTorch; `make gpu-wheels` fetches the rest\n")
+            return 2
+        wanted = [part for part in PARTS if part.name in (options.parts or [part.name])]
+        for result in tried(wanted, Path(folder), python, began_s + options.seconds):
+            results.append(result)
+            sys.stderr.write(f"{result.result:<8} {result.name:<24} {result.seconds:>6.1f} s  {result.why[:200]}\n")
+            said = write(options.out, results, began_s, options.seconds)
+    sys.stdout.write(said + f"report: {options.out / 'report.json'}\n")
+    return int(any(result.result == FAILED for result in results))
+
+
+# ---- the interpreter -----------------------------------------------------------------------------------------------
+
+
+def prepared(folder: Path, wheels: Path) -> str:
+    """The interpreter for the parts: this one, or where there are wheels one of an environment that has them."""
+    if not wheels.is_dir():
+        return sys.executable
+    venv.EnvBuilder(symlinks=True).create(folder / "venv")
+    packages = next((folder / "venv" / "lib").glob("python3*")) / "site-packages"
+    # Behind its own packages, those of this interpreter, which may be a virtual environment itself.
+    seen = [str(ROOT), *site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    (packages / "seen.pth").write_text("\n".join(seen) + "\n", encoding="utf-8")
+    offline = ["--quiet", "--no-index", "--no-deps", "--no-cache-dir", "--find-links", str(wheels)]
+    command = [sys.executable, "-m", "pip", "install", *offline, "--target", str(packages), *WHEELS]
+    subprocess.run(command, check=False)  # what it cannot install will be said to be lacking
+    return str(folder / "venv" / "bin" / "python")
+
+
+def lacking(python: str) -> str:
+    """The packages that are not there, or why the command line cannot be loaded with those that are."""
+    find = f"import importlib.util as u; print(*(n for n in {(*PRESENT, *WHEELS)} if u.find_spec(n) is None))"
+    found = subprocess.run(
+        [python, "-c", f"{find}; import tenant_client.cli"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return found.stdout.strip() or (found.stderr.strip().splitlines()[-1] if found.returncode else "")
+
+
+# ---- parts ---------------------------------------------------------------------------------------------------------
+
+
+def tried(parts: list[Part], folder: Path, python: str, until_s: float) -> Iterator[Result]:
+    """The result of each part, in their order; neighbours that disturb nobody run at the same time."""
+    device = "cuda:0" if Path("/dev/nvidiactl").exists() else "cpu"
+    width = max(1, min(AT_ONCE, (os.cpu_count() or 1) // 2))
+    for beside, neighbours in groupby(parts, lambda part: part.beside):
+        if beside:
+            with ThreadPoolExecutor(width) as pool:
+                yield from pool.map(partial(attempted, folder, python, device, until_s), neighbours)
+            continue
+        for part in neighbours:
+            result = attempted(folder, python, device, until_s, part)
+            device = result.figures.get("device", device)
+            yield result
+
+
+def attempted(folder: Path, python: str, device: str, until_s: float, part: Part) -> Result:
+    """Runs one part in a process of its own, within its limit and what is left of the budget."""
+    result, began_s = Result(part.name, limit_s=part.limit_s), time.time()
+    left_s = min(part.limit_s, until_s - began_s)
+    if part.needs_card and device == "cpu":
+        result.why = "torch finds no CUDA device"
+        return result
+    if left_s < LEAST_S:
+        result.why = "no time is left of the budget of all parts"
+        return result
+    mark, errors = secrets.token_hex(8), folder / f"{part.name}.err"
+    command = [python, "-m", "simulation.studies.gpu.parts", part.name, device, str(folder), str(left_s)]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, MARK: mark}
+    with errors.open("wb") as stderr:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=stderr, stderr=stderr, stdin=subprocess.DEVNULL
+        )
+        try:
+            code = process.wait(left_s)
+            ended = "" if code == 0 else f"ended with {code}"
+        except subprocess.TimeoutExpired:
+            ended = f"took longer than {left_s:.0f} s"
+        end_all(mark)
+        process.wait()
+    said = "\n".join(errors.read_text(encoding="utf-8", errors="replace").splitlines()[-LINES:])
+    if ended.startswith("ended") and said:
+        ended += f": {said.splitlines()[-1]}"
+    result.seconds = round(time.time() - began_s, 1)
+    return judged(result, written(folder / f"{part.name}.jsonl"), ended, said)
+
+
+def end_all(mark: str) -> None:
+    """Kills what a part has left, ranks in sessions of their own among it: their environment has the part's mark."""
+    wanted, until_s = f"{MARK}={mark}".encode(), time.monotonic() + ENDING_S
+    while (left := list(_marked(wanted))) and time.monotonic() < until_s:  # who is killed may just have started another
+        for process in left:
+            with suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _marked(wanted: bytes) -> Iterator[int]:
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if wanted in environment.read_bytes().split(b"\0"):
+                yield int(environment.parent.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
