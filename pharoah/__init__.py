@@ -32,10 +32,14 @@ def step(loss: Any = None, *, grad_norm: Any = None, work: float = 0.0) -> None:
     `work` is what the batch held, such as its tokens without padding: a rank that has more of it may take longer. From
     the first call on, steps of optimisers are not counted beside.
     """
-    if hook := _hook():
-        if not hook.explicit:
-            hook.explicit = True
-            atexit.register(hook.close)
+    hook = _hook()
+    if hook is None:
+        return
+    is_counted = hook.steps > 0 and not hook.explicit  # by the optimiser's step, just before the first call
+    if not hook.explicit:
+        hook.explicit = True
+        atexit.register(hook.close)
+    if not is_counted:
         hook.step(loss, grad_norm=grad_norm, work=work)
 
 

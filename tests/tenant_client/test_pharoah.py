@@ -53,6 +53,22 @@ def test_in_a_run_steps_are_reported_and_packages_of_our_names_are_left_alone(tm
     assert (progress.step, progress.phase) == (5, "end")
 
 
+def test_a_step_that_an_optimiser_took_before_the_first_call_counts_once(tmp_path: Path) -> None:
+    script = """
+import pharoah
+from tenant_client.run.hook.hook import current_hook
+for step in range(3):
+    if not current_hook().explicit:  # as what follows optimisers does
+        current_hook().step()
+    pharoah.step()
+"""
+    environment = os.environ | {"PHAROAH_RUN_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+    progress = read(tmp_path / file_name(0))
+    assert progress is not None
+    assert progress.step == 3
+
+
 def test_outside_of_a_run_nothing_is_loaded_and_nothing_happens(tmp_path: Path) -> None:
     assert trained(tmp_path) == '[["pharoah"], ["pharoah"], []]\n'
 

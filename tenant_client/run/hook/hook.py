@@ -144,6 +144,11 @@ class Hook:
             self._patterns.close()
 
     @property
+    def steps(self) -> int:
+        """How many it has counted."""
+        return self._steps
+
+    @property
     def closed(self) -> bool:
         """Whether it does nothing (any more)."""
         return self._idle
