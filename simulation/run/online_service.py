@@ -1,4 +1,4 @@
-"""A provider's online service in its own process, with tenants and a bundle, for the benchmark.
+"""A provider's online service in its own process, with tenants and a bundle, for the study `check`.
 
 The provider is imported only in that process, so that the client starts without it.
 """
@@ -197,11 +197,11 @@ class ServerProcess:
 
 
 def asked(line: Connection, *, ask: Any = None) -> Any:
-    """What a process of the benchmark says next, or says to `ask`; TimeoutError if it says nothing for long."""
+    """What a process of the study says next, or says to `ask`; TimeoutError if it says nothing for long."""
     if ask is not None:
         line.send(ask)
     if not line.poll(PATIENCE_S):
-        raise TimeoutError("a process of the benchmark does not answer")
+        raise TimeoutError("a process of the study does not answer")
     return line.recv()
 
 

@@ -66,7 +66,7 @@ def token(name: str) -> Token:
 
 
 def trial_of(cloud: Cloud, seed: int) -> Trial:
-    """A cloud whose tokens stand for the names that `bench_learning` gives its leases."""
+    """A cloud whose tokens stand for the names that the study `learning` gives its leases."""
     leases, scenario = cloud.leases, cloud.scenario
     contexts = {str(token(f"context {number}")): number for number in range(scenario.contexts)}
     pairs = [(context, level) for context in range(scenario.contexts) for level in range(scenario.buildup_levels)]

@@ -10,6 +10,7 @@ slug of `pharoah-tenant reasons --json` or "unknown", and `rank`, a number or nu
 """
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -48,10 +49,12 @@ class Answer:
     text: str = ""
 
 
-def ask(tool: Sequence[str], *paths: Path) -> Answer:
+def ask(tool: Sequence[str], *paths: Path, home: str | None = None) -> Answer:
     """The tool's answer; `unknown`, and a line on stderr, if what it prints is no answer."""
     began_s = time.monotonic()
-    done = subprocess.run([*tool, *map(str, paths)], capture_output=True, text=True, timeout=CALL_S, check=False)
+    env = os.environ | ({"PHAROAH_HOME": home} if home else {})
+    command = [*tool, *map(str, paths)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=CALL_S, check=False)
     seconds = time.monotonic() - began_s
     try:
         said = json.loads(done.stdout)
@@ -63,9 +66,9 @@ def ask(tool: Sequence[str], *paths: Path) -> Answer:
     return Answer(str(reason), rank if isinstance(rank, int) else None, seconds, organ, side, text)
 
 
-def asked_of(tool: str | None, ours: Sequence[str]) -> Asked:
-    """The command that a person gave, or ours."""
-    return partial(ask, shlex.split(tool) if tool else ours)
+def asked_of(tool: str | None, home: str | None = None) -> Asked:
+    """The command that a person gave, or ours, with that home: nobody's lessons help in an empty one."""
+    return partial(ask, shlex.split(tool) if tool else OURS, home=home)
 
 
 def here(*paths: Path) -> Answer:

@@ -5,7 +5,6 @@ README.md in this folder says what is scored and how.
 
 import importlib.util
 import json
-import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import typer
 
 from federation.runtime.screen import say
 from simulation.studies.diagnosis import campaign as campaigns, logs, two_sided
-from simulation.studies.diagnosis.answers import OURS, Asked, Tool, asked_of, here
+from simulation.studies.diagnosis.answers import Asked, Tool, asked_of, here
 from simulation.studies.diagnosis.campaign import Case, Ended, cases
 from simulation.studies.study import Quick, Seed, Table, chosen
 
@@ -41,11 +40,10 @@ def run(
     known = cases(QUICK if quick else FULL, int(ranks), seed)
     kinds = chosen(only, tuple(dict.fromkeys(case.kind for case in known))) if campaign else ()
     with tempfile.TemporaryDirectory() as temporary:
-        os.environ["PHAROAH_HOME"] = temporary  # nobody's lessons help
         kept = out or Path(temporary) / "out"
         kept.mkdir(parents=True, exist_ok=True)
         ended, left_out = run_campaign([case for case in known if case.kind in kinds], int(ranks), seed, kept)
-        report = _scored(asked_of(tool, OURS), ended, left_out, here if tool is None else None)
+        report = _scored(asked_of(tool, temporary), ended, left_out, here if tool is None else None)
         (kept / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return Table(report)
 

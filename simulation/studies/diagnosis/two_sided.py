@@ -128,4 +128,4 @@ def run(
     tool: Tool = None,
 ) -> Table:
     """Causes that are found from the tenant's half of a case, from the provider's, and from both."""
-    return Table(score(list(cases(folder)), asked_of(tool, ()) if tool else here))
+    return Table(score(list(cases(folder)), asked_of(tool) if tool else here))
