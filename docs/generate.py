@@ -294,11 +294,16 @@ def _range(kind: Any) -> str:
     """The type of a setting and its bounds."""
     told = msgspec.inspect.type_info(kind)
     bounds = [
-        f"{word} {getattr(told, name)}" for name, word in _BOUNDS.items() if getattr(told, name, None) is not None
+        f"{word} {_whole(bound)}" for name, word in _BOUNDS.items() if (bound := getattr(told, name, None)) is not None
     ]
     choices = " or ".join(f"`{value}`" for value in getattr(told, "values", ()))
     enum = " or ".join(f"`{value.value}`" for value in getattr(told, "cls", ()) or ())
     return choices or enum or " ".join([type(told).__name__.removesuffix("Type").lower(), *bounds])
+
+
+def _whole(bound: float) -> float:
+    """0.0 as 0: typing keeps one of two annotations that are equal, whichever was made first."""
+    return int(bound) if bound == int(bound) else bound
 
 
 _BOUNDS = {"gt": "above", "ge": "from", "lt": "below", "le": "to"}
