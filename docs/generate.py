@@ -28,6 +28,9 @@ from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from federation.protocol import anchors, change_rules
 from federation.runtime import route
+from federation.runtime.console import verbs_of
+from pharoah_kubernetes.settings import KubernetesSettings
+from pharoah_kubernetes.verb import KubernetesRow
 from provider_server.hints import node_placement, node_probes
 from provider_server.intake import lease_events, lines
 from provider_server.learning import own_events
@@ -37,7 +40,6 @@ from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
 from provider_server.verbs import (
     expectations as provider_expectations,
-    kubernetes,
     learning,
     leases,
     recipe,
@@ -93,7 +95,12 @@ PROGRAMS = {
     "pharoah-provider": provider_server.cli.app,
     "pharoah-sim": simulation.cli.app,
 }
-SETTINGS = {"provider.toml": ProviderSettings, "tenant.toml": TenantSettings, "trustee.toml": TrusteeSettings}
+SETTINGS = [
+    ("provider.toml", ProviderSettings),
+    ("provider.toml", KubernetesSettings),
+    ("tenant.toml", TenantSettings),
+    ("trustee.toml", TrusteeSettings),
+]
 # A verb by its name; where what it prints depends on its options, those that make the difference are added.
 JSON: dict[str, Any] = {
     "pharoah-tenant watch": hints.HintObject,
@@ -156,7 +163,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider lease-events": list[leases.EventsRow],
     "pharoah-provider slurm": list[slurm.SlurmRow],
     "pharoah-provider lease-key": list[slurm.LeaseKeyRow],
-    "pharoah-provider kubernetes": list[kubernetes.KubernetesRow],
+    "pharoah-provider kubernetes": list[KubernetesRow],
     "pharoah-provider contexts": list[telemetry.ContextRow],
     "pharoah-provider recipe": list[recipe.RecipeRow],
     "pharoah-provider spares": list[spares.SparesObject],
@@ -240,7 +247,7 @@ def _commands() -> Iterator[str]:
 def _verbs(words: str, command: click.Command) -> Iterator[str]:
     if isinstance(command, click.Group):
         yield f"{command.help}\n"
-        for name, verb in command.commands.items():
+        for name, verb in verbs_of(command).items():
             yield from () if verb.hidden else _verbs(f"{words} {name}", verb)
         return
     context = click.Context(command, info_name=words)
@@ -415,7 +422,7 @@ def _manual(program: str, command: click.Command) -> Iterator[str]:
 
 def _manual_verbs(words: str, command: click.Command) -> Iterator[str]:
     if isinstance(command, click.Group):
-        for name, verb in command.commands.items():
+        for name, verb in verbs_of(command).items():
             yield from () if verb.hidden else _manual_verbs(f"{words} {name}", verb)
         return
     context = click.Context(command, info_name=words)

@@ -25,6 +25,7 @@ import tenant_client.cli
 from crypto.ids import LeaseId, Token
 from federation.protocol.bundle import MismatchEntry, PairJudgement
 from federation.protocol.check import Check
+from federation.runtime.console import verbs_of
 from provider_server.rounds.planning import PlanSettings
 from provider_server.store.store import Store
 from simulation.cloud.scenario import Scenario, names
@@ -269,7 +270,7 @@ def test_every_verb_is_shown() -> None:
     for program, app in PROGRAMS.items():
         group = get_command(app)
         assert isinstance(group, click.Group)
-        assert {f"{program} {name}" for name, verb in group.commands.items() if not verb.hidden} <= verbs
+        assert {f"{program} {name}" for name, verb in verbs_of(group).items() if not verb.hidden} <= verbs
 
 
 def test_readme_shows_what_diagnose_prints(monkeypatch: pytest.MonkeyPatch) -> None:

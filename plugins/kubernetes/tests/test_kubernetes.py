@@ -21,13 +21,11 @@ from federation.protocol.pod_leases import Gang, lease_of_gang
 from federation.runtime.key_files import write_secret
 from federation.runtime.settings import BadSettings
 from federation.transport.certificates import make_certificate
-from provider_server.cli import app
-from provider_server.fleet.leases import Lease
-from provider_server.intake.kubernetes import follow
-from provider_server.intake.kubernetes.api import Api, ApiRefused, Server, VersionGone
-from provider_server.intake.kubernetes.follow import STATE, Follower, Watches, watching
-from provider_server.intake.kubernetes.gangs import Cluster, standing
-from provider_server.intake.kubernetes.objects import (
+from pharoah_kubernetes import follow
+from pharoah_kubernetes.api import Api, ApiRefused, Server, VersionGone
+from pharoah_kubernetes.follow import STATE, Follower, Watches, watching
+from pharoah_kubernetes.gangs import Cluster, standing
+from pharoah_kubernetes.objects import (
     GROUP_SIZE,
     PATHS,
     Job,
@@ -38,12 +36,14 @@ from provider_server.intake.kubernetes.objects import (
     Workload,
     read_as,
 )
+from pharoah_kubernetes.settings import Kubernetes
+from plugins.kubernetes.tests.fake_api import FakeApi, Served, served
+from provider_server.cli import app
+from provider_server.fleet.leases import Lease
 from provider_server.intake.recorder import OPEN_H, LeaseRecorder, Recorded
-from provider_server.settings import Kubernetes
 from tenant_client.run.run_directory import LEASE_KEY, lease_of_start
 from tests import needs
 from tests.support import schemas
-from tests.support.kubernetes_api import FakeApi, Served, served
 from tests.support.kubernetes_schema import PUBLISHED, violations
 from tests.support.leasing import Scene, founded as founded, scene as scene
 from tests.support.waiting import until
@@ -374,7 +374,7 @@ def test_an_object_that_cannot_be_read_is_named(tmp_path: Path, caplog: pytest.L
     (said,) = [one.message for one in caplog.records if "left out" in one.message]
     assert "Pod team/b" in said
     with pytest.raises(DecodeError, match=r"Pod team-a/train-0 is none .*`uid`"):
-        read_as(Pod, (Path(__file__).parent / "kubernetes" / "pod_without_uid.json").read_bytes())
+        read_as(Pod, (Path(__file__).parent / "pod_without_uid.json").read_bytes())
 
 
 # ---- breaks ----------------------------------------------------------------------------------------------------------
