@@ -39,13 +39,16 @@ class PlugIn:
     @property
     def summary(self) -> str:
         """What its distribution says of itself, in one line."""
-        told = self.entries[0].dist.metadata.get("Summary") if self.entries[0].dist else None
-        return f"{told or 'A plug-in.'} ({self.distributions})"
+        whose = self.entries[0].dist
+        told = whose.metadata["Summary"] if whose and "Summary" in whose.metadata else "A plug-in"
+        return f"{told} ({self.distributions})"
 
     def load(self, used: Callable[[Any], T]) -> T:
         """What `used` makes of the function or group, which is imported; BrokenPlugIn if that fails."""
         if len(self.entries) > 1:
-            raise BrokenPlugIn(f"more than one plug-in adds {self.verb}: {self.distributions}", hint="uninstall others")
+            raise BrokenPlugIn(
+                f"more than one plug-in adds {self.verb}: {self.distributions}", hint="uninstall all but one"
+            )
         try:
             return used(self.entries[0].load())
         except Exception as error:  # a module of somebody else's may fail in any way
