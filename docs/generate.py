@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from pkgutil import walk_packages
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -95,12 +96,11 @@ PROGRAMS = {
     "pharoah-provider": provider_server.cli.app,
     "pharoah-sim": simulation.cli.app,
 }
-SETTINGS = [
-    ("provider.toml", ProviderSettings),
-    ("provider.toml", KubernetesSettings),
-    ("tenant.toml", TenantSettings),
-    ("trustee.toml", TrusteeSettings),
-]
+SETTINGS = {
+    "provider.toml": [ProviderSettings, KubernetesSettings],
+    "tenant.toml": [TenantSettings],
+    "trustee.toml": [TrusteeSettings],
+}
 # A verb by its name; where what it prints depends on its options, those that make the difference are added.
 JSON: dict[str, Any] = {
     "pharoah-tenant watch": hints.HintObject,
@@ -280,9 +280,9 @@ def _parameter(one: click.Parameter, context: click.Context) -> tuple[str, str, 
 
 
 def _settings() -> Iterator[str]:
-    for file, kind in SETTINGS.items():
+    for file, kinds in SETTINGS.items():
         yield f"## {file}\n"
-        for section in _keys(kind):
+        for section in chain.from_iterable(map(_keys, kinds)):
             yield f"### [{section.name}] of {file}\n"
             yield f"{inspect.getdoc(section.type)}\n"
             rows = [
