@@ -96,7 +96,7 @@ PROGRAMS = {
     "pharoah-provider": provider_server.cli.app,
     "pharoah-sim": simulation.cli.app,
 }
-SETTINGS = {
+SETTINGS: dict[str, list[Any]] = {
     "provider.toml": [ProviderSettings, KubernetesSettings],
     "tenant.toml": [TenantSettings],
     "trustee.toml": [TrusteeSettings],
