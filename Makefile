@@ -7,6 +7,7 @@ SHELL := bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 # Tests of programs mostly wait: two workers to a processor where there are few.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? 2 * n : n)))
 DEMO_OUT ?= out/quickstart
@@ -31,7 +32,7 @@ help: ## List the targets
 .PHONY: install
 install: $(VENV)/.installed ## Create .venv with the locked dependencies and this project in it
 
-$(VENV)/.installed: requirements.lock pyproject.toml
+$(VENV)/.installed: requirements.lock pyproject.toml $(PLUGINS:%=%/pyproject.toml)
 	@test -n "$(PYTHON)" || { echo "make: error: no python3 found; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "make: error: $(PYTHON) is older than 3.11; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -39,8 +40,8 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "[2/3] locked dependencies (about a minute)"
 	@$(BIN)/python -m pip install -qq --require-hashes --requirement requirements.lock
-	@echo "[3/3] pharoah, editable"
-	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
+	@echo "[3/3] pharoah and its plug-ins, editable"
+	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable . $(PLUGINS:%=--editable ./%)
 	@touch $@
 
 .PHONY: demo

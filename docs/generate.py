@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from pkgutil import walk_packages
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -28,6 +29,9 @@ from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from federation.protocol import anchors, change_rules
 from federation.runtime import route
+from federation.runtime.console import verbs_of
+from pharoah_kubernetes.settings import KubernetesSettings
+from pharoah_kubernetes.verb import KubernetesRow
 from provider_server.hints import node_placement, node_probes
 from provider_server.intake import lease_events, lines
 from provider_server.learning import own_events
@@ -37,7 +41,6 @@ from provider_server.reporting import findings_text, hazard_text, outage_text
 from provider_server.settings import ProviderSettings
 from provider_server.verbs import (
     expectations as provider_expectations,
-    kubernetes,
     learning,
     leases,
     recipe,
@@ -93,7 +96,11 @@ PROGRAMS = {
     "pharoah-provider": provider_server.cli.app,
     "pharoah-sim": simulation.cli.app,
 }
-SETTINGS = {"provider.toml": ProviderSettings, "tenant.toml": TenantSettings, "trustee.toml": TrusteeSettings}
+SETTINGS: dict[str, list[Any]] = {
+    "provider.toml": [ProviderSettings, KubernetesSettings],
+    "tenant.toml": [TenantSettings],
+    "trustee.toml": [TrusteeSettings],
+}
 # A verb by its name; where what it prints depends on its options, those that make the difference are added.
 JSON: dict[str, Any] = {
     "pharoah-tenant watch": hints.HintObject,
@@ -156,7 +163,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider lease-events": list[leases.EventsRow],
     "pharoah-provider slurm": list[slurm.SlurmRow],
     "pharoah-provider lease-key": list[slurm.LeaseKeyRow],
-    "pharoah-provider kubernetes": list[kubernetes.KubernetesRow],
+    "pharoah-provider kubernetes": list[KubernetesRow],
     "pharoah-provider contexts": list[telemetry.ContextRow],
     "pharoah-provider recipe": list[recipe.RecipeRow],
     "pharoah-provider spares": list[spares.SparesObject],
@@ -240,7 +247,7 @@ def _commands() -> Iterator[str]:
 def _verbs(words: str, command: click.Command) -> Iterator[str]:
     if isinstance(command, click.Group):
         yield f"{command.help}\n"
-        for name, verb in command.commands.items():
+        for name, verb in verbs_of(command).items():
             yield from () if verb.hidden else _verbs(f"{words} {name}", verb)
         return
     context = click.Context(command, info_name=words)
@@ -273,9 +280,9 @@ def _parameter(one: click.Parameter, context: click.Context) -> tuple[str, str, 
 
 
 def _settings() -> Iterator[str]:
-    for file, kind in SETTINGS.items():
+    for file, kinds in SETTINGS.items():
         yield f"## {file}\n"
-        for section in _keys(kind):
+        for section in chain.from_iterable(map(_keys, kinds)):
             yield f"### [{section.name}] of {file}\n"
             yield f"{inspect.getdoc(section.type)}\n"
             rows = [
@@ -420,7 +427,7 @@ def _manual(program: str, command: click.Command) -> Iterator[str]:
 
 def _manual_verbs(words: str, command: click.Command) -> Iterator[str]:
     if isinstance(command, click.Group):
-        for name, verb in command.commands.items():
+        for name, verb in verbs_of(command).items():
             yield from () if verb.hidden else _manual_verbs(f"{words} {name}", verb)
         return
     context = click.Context(command, info_name=words)

@@ -4,7 +4,6 @@ from federation.runtime.console import CommandLine
 from provider_server.verbs import (
     expectations,
     keys,
-    kubernetes,
     learning,
     leases,
     nodes,
@@ -33,7 +32,7 @@ app = CommandLine(
 )
 app.add(FEDERATION, server.init, server.enrol, server.revoke, seats.reseat, server.renew_certificate)
 app.add(FEDERATION, server.serve, online.online, status.status, server.round_, page.page, keys.keys)
-app.add(FLEET, leases.lease, leases.lease_events, slurm.slurm, kubernetes.kubernetes, slurm.lease_key)
+app.add(FLEET, leases.lease, leases.lease_events, slurm.slurm, slurm.lease_key)
 app.add(FLEET, telemetry.contexts, telemetry.hazard, recipe.recipe, telemetry.repaired)
 app.add(FLEET, own_failures.own_failures)
 app.add(FLEET, snapshots.snapshot, snapshots.changes)

@@ -23,6 +23,7 @@ from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
+from federation.runtime.plugins import plug_ins
 from federation.runtime.settings import BadSettings, load
 from federation.runtime.visible import short
 from provider_server.fleet.leases import Lease, context_links, context_tokens
@@ -95,8 +96,8 @@ def founded(home: Path) -> None:
 
 
 def settings_of(home: Path) -> ProviderSettings:
-    """The settings of a home, overridden by the environment."""
-    return load(ProviderSettings, home / "provider.toml", os.environ)
+    """The settings of a home, overridden by the environment; sections of plug-ins are theirs to read."""
+    return load(ProviderSettings, home / "provider.toml", os.environ, lambda: plug_ins("pharoah-provider"))
 
 
 def settings_to_watch(home: Path) -> ProviderSettings:

@@ -159,32 +159,6 @@ class Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise BadSettings(f"[leases] slurm_accounts: {error}", hint="give the ids that `enrol` printed") from error
 
 
-class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which pods of a cluster are leases, for `pharoah-provider kubernetes`; see docs/clusters.md.
-
-    `namespaces` says by its id which tenant a namespace is; `resources` are what leased pods ask for, by how the names
-    begin. Without `server` it is the cluster in which the provider runs; the files are those of a service account.
-    `label_nodes` writes the token of its context to each node. `taint_driver` is the DRA driver whose devices are
-    marked on nodes at build-up level `taint_level` or above; empty: none are.
-    """
-
-    namespaces: dict[str, str] = {}
-    resources: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] = ("nvidia.com/", "amd.com/")
-    server: str = ""
-    token_file: str = ""
-    ca_file: str = ""
-    label_nodes: bool = False
-    taint_driver: str = ""
-    taint_level: Annotated[int, msgspec.Meta(ge=1, le=3)] = 2
-
-    def tenants(self) -> dict[str, TenantId]:
-        """The tenants by namespace; BadSettings for what is no id."""
-        try:
-            return {name: TenantId(bytes.fromhex(tenant)) for name, tenant in self.namespaces.items()}
-        except ValueError as error:
-            raise BadSettings(f"[kubernetes] namespaces: {error}", hint="copy the id that `enrol` printed") from error
-
-
 class Outputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where reports on the provider's own nodes go; see docs/nodes.md. Empty: nowhere.
 
@@ -207,5 +181,4 @@ class ProviderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: Names = Names()
     passes: PassesTable = PassesTable()
     leases: Leases = Leases()
-    kubernetes: Kubernetes = Kubernetes()
     outputs: Outputs = Outputs()

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,6 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 from crypto.errors import PharoahError
 from federation.runtime import screen, tls
 from federation.runtime.homes import Role, check_home
+from federation.runtime.plugins import PlugIn, plug_ins
 from federation.runtime.visible import STANDARD_INPUT, reason, short
 
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the content of --out.")]
@@ -44,7 +46,7 @@ class CommandLine(typer.Typer):
 
     def __init__(self, *, name: str, help: str) -> None:  # noqa: A002 - as typer calls it
         super().__init__(name=name, no_args_is_help=True, pretty_exceptions_enable=False, suggest_commands=False)
-        self.callback(help=help, context_settings=HELP)(_root)
+        self.callback(help=help, cls=ProgramGroup, context_settings=HELP)(_root)
 
     def __call__(self, *words: Any, **more: Any) -> Any:
         """Runs the program."""
@@ -57,6 +59,55 @@ class CommandLine(typer.Typer):
         for verb in verbs:
             name = verb.__name__.rstrip("_").replace("_", "-")
             self.command(name, cls=cls or Verb, rich_help_panel=panel, **more)(verb)
+
+
+class ProgramGroup(TyperGroup):
+    """A program's own verbs and those of plug-ins, which are imported when they are called."""
+
+    @cached_property
+    def _plug_ins(self) -> dict[str, PlugIn]:
+        found = plug_ins(self.name or "")
+        return {name: found[name] for name in found.keys() - self.commands.keys()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """As in click, with the verbs of plug-ins."""
+        return [*super().list_commands(ctx), *sorted(self._plug_ins)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """As in click; of a plug-in's verb, what the help of the program shows."""
+        if (own := super().get_command(ctx, cmd_name)) or cmd_name not in self._plug_ins:
+            return own
+        from rich.markup import escape
+
+        summary = escape(self._plug_ins[cmd_name].summary)
+        return TyperCommand(cmd_name, help=summary, rich_help_panel="Plug-ins")
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As in click; the verb of a plug-in is imported."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name and name not in self.commands:
+            with Console(self.name or "pharoah").failing():
+                command = self._plug_ins[name].load(lambda found: _plugged_in(name, found))
+        return name, command, rest
+
+
+def _plugged_in(name: str, found: Any) -> click.Command:
+    """The verb or group that a plug-in names, as a command."""
+    holder = typer.Typer()
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name)
+    else:
+        holder.command(name, cls=Verb)(found)
+    return typer.main.get_group(holder).commands[name]
+
+
+def verbs_of(group: click.Group) -> dict[str, click.Command]:
+    """All verbs of a group by name; those of plug-ins are imported."""
+    context = click.Context(group)
+    found = {name: group.resolve_command(context, [name])[1] for name in group.list_commands(context)}
+    return {name: verb for name, verb in found.items() if verb}
 
 
 class GroupWithDefault(TyperGroup):

@@ -10,7 +10,7 @@ too, since a misspelt setting that does nothing is the worst kind. No error show
 """
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,16 +29,20 @@ class BadSettings(PharoahError):
     """The settings cannot be used."""
 
 
-def load(kind: type[S], path: Path, environ: Mapping[str, str]) -> S:
+def load(kind: type[S], path: Path, environ: Mapping[str, str], elsewhere: Callable[[], Collection[str]] = tuple) -> S:
     """The settings in the file at `path`, overridden by `environ`; BadSettings names the file or variable and the key.
 
-    `kind` must forbid unknown fields. A file that is not there counts as empty.
+    `kind` forbids unknown fields, unless somebody else reads the rest of the file. A file that is not there counts as
+    empty. Sections that `kind` lacks and `elsewhere` names are left to others; it is asked only if there are such.
     """
     try:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
     except (OSError, ValueError) as error:
         raise BadSettings(f"{path}: {error}", hint="write it as TOML") from error
     table = loads(text, path, BadSettings)
+    if table.keys() - set(kind.__struct_fields__):
+        others = set(elsewhere()) - set(kind.__struct_fields__)
+        table = {section: keys for section, keys in table.items() if section not in others}
     settings = convert(table, kind, path, BadSettings)
     overrides = _overrides(kind, environ)
     if not overrides:

@@ -11,12 +11,12 @@ from crypto.errors import DecodeError
 from crypto.ids import LeaseId, TenantId
 from fuzz.targets.inputs import REPOSITORY, as_file
 from fuzz.targets.target import require, target
+from pharoah_kubernetes.gangs import Cluster, gangs, standing
+from pharoah_kubernetes.objects import PATHS, Pod, Watched, read_as
 from provider_server.fleet.fabric import Fabric, FabricHealth, routes
 from provider_server.fleet.fabric_files import FabricError, cables_of
 from provider_server.fleet.outage_files import UnusableOutages, read_outages
 from provider_server.fleet.slurm import UnusableSlurm, read_starts
-from provider_server.intake.kubernetes.gangs import Cluster, gangs, standing
-from provider_server.intake.kubernetes.objects import PATHS, Pod, Watched, read_as
 from provider_server.intake.lease_events import FAULTS, BadLeases, Change, decoded, hours
 from provider_server.intake.slurm import events_of
 from tenant_client.admission.affinity import kept_from, names_context

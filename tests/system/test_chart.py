@@ -19,7 +19,8 @@ from typer.main import get_command
 import provider_server.cli
 import tenant_client.cli
 import trustee.cli
-from provider_server.intake.kubernetes.objects import PATHS
+from federation.runtime.console import verbs_of
+from pharoah_kubernetes.objects import PATHS
 from provider_server.settings import ProviderSettings
 from tests import needs
 from tests.support.kubernetes_schema import PUBLISHED
@@ -276,7 +277,7 @@ def test_containers_run_verbs_that_there_are(name: str) -> None:
     assert isinstance(command, click.Group)
     for container in pod(name)["containers"]:
         verb, *words = container["args"]
-        options = {option for one in command.commands[verb].params for option in one.opts}
+        options = {option for one in verbs_of(command)[verb].params for option in one.opts}
         assert {word for word in words if word.startswith("--")} <= options
 
 

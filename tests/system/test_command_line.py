@@ -25,6 +25,7 @@ import simulation.cli
 import tenant_client.cli
 import trustee.cli
 from federation.runtime import logs
+from federation.runtime.console import verbs_of
 from provider_server.home import SAMPLE
 
 PROGRAMS = {
@@ -74,7 +75,7 @@ def verbs() -> Iterator[Called]:
 
 def _below(words: tuple[str, ...], command: click.Command) -> Iterator[Called]:
     if isinstance(command, click.Group):
-        for name, verb in command.commands.items():
+        for name, verb in verbs_of(command).items():
             yield from () if name == "bench" else _below((*words, name), verb)  # `study` under its old name
     else:
         yield Called(words, command)

@@ -25,6 +25,7 @@ import tenant_client.cli
 from crypto.ids import LeaseId, Token
 from federation.protocol.bundle import MismatchEntry, PairJudgement
 from federation.protocol.check import Check
+from federation.runtime.console import verbs_of
 from provider_server.rounds.planning import PlanSettings
 from provider_server.store.store import Store
 from simulation.cloud.scenario import Scenario, names
@@ -37,7 +38,9 @@ from trustee import anchors as trustee_anchors, cli as trustee_cli, meter, place
 ROOT = Path(__file__).resolve().parents[2]
 # docs/reference is made by `make docs`, and may lie here or not.
 DOCUMENTS = sorted(
-    path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if path.parent != ROOT / "docs/reference"
+    path
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/README.md")]
+    if path.parent != ROOT / "docs/reference"
 )
 PAGES_AT_MOST, RECORDS_AT_MOST = 20, 16
 README, COMMANDS = ROOT / "README.md", ROOT / "docs/start.md"
@@ -58,7 +61,7 @@ INDENTED = re.compile(r"^ {4}\S.*$", re.MULTILINE)
 SPAN = re.compile(r"`([^`]+)`")
 TESTS = {
     name
-    for file in ROOT.glob("tests/**/*.py")
+    for file in [*ROOT.glob("tests/**/*.py"), *ROOT.glob("plugins/*/tests/*.py")]
     for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
 }
 TESTS |= {file.stem for file in ROOT.glob("tests/**/test_*.py")}
@@ -68,7 +71,7 @@ TEST_FILE = re.compile(r"tests/[\w/]+\.py")
 PAGE = re.compile(r"(?<![\w/])(docs/(?:tutorials/|adr/)?[a-z0-9-]+\.md)(#[\w-]+)?")
 NAMING = {
     path.relative_to(ROOT).as_posix()
-    for package in (*SIDES, "ops", "examples")
+    for package in (*SIDES, "ops", "examples", "plugins")
     for path in (ROOT / package).rglob("*")
     if path.suffix in (".py", ".toml", ".yml", ".yaml", ".md", ".html") and PAGE.search(path.read_text("utf-8"))
 }
@@ -269,7 +272,7 @@ def test_every_verb_is_shown() -> None:
     for program, app in PROGRAMS.items():
         group = get_command(app)
         assert isinstance(group, click.Group)
-        assert {f"{program} {name}" for name, verb in group.commands.items() if not verb.hidden} <= verbs
+        assert {f"{program} {name}" for name, verb in verbs_of(group).items() if not verb.hidden} <= verbs
 
 
 def test_readme_shows_what_diagnose_prints(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ EXTRAS_ONLY = {
     "uvicorn",
 }
 PROVIDERS: dict[str, Any] = tomllib.loads((ROOT / "distributions/provider/pyproject.toml").read_text())["project"]
+PLUG_INS = sorted((ROOT / "plugins").glob("*/pyproject.toml"))
 LATER = {"numpy", "msgpack", "rich", "torch"}  # of the core, or the job's own: loaded by the verbs that need them
 RUN = ["run", "--scenario", "quickstart", "--out"]
 PIP = [sys.executable, "-m", "pip"]
@@ -128,17 +129,35 @@ def test_the_core_asks_for_little_and_pins_nothing() -> None:
     assert "numpy>=1.26,<3" in PROJECT["dependencies"]
 
 
-def test_both_distributions_are_of_one_version() -> None:
+def test_all_distributions_are_of_one_version() -> None:
     assert PROVIDERS["version"] == PROJECT["version"]
     assert PROVIDERS["dependencies"] == [f"pharoah[provider]=={PROJECT['version']}"]
     assert set(PROVIDERS["optional-dependencies"]) <= set(PROJECT["optional-dependencies"])
+    for file in PLUG_INS:
+        project = tomllib.loads(file.read_text())["project"]
+        assert project["version"] == PROJECT["version"]
+        assert f"pharoah-provider=={PROJECT['version']}" in project["dependencies"]
+        others = [one for one in project["dependencies"] if "==" not in one]
+        assert set(others) <= {one for extra in PROJECT["optional-dependencies"].values() for one in extra}
+
+
+def test_every_plug_in_is_known_to_each_tool_that_looks_at_it() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    for file in PLUG_INS:
+        (package,) = (path.parent for path in file.parent.glob("src/*/__init__.py"))
+        rules = settings["importlinter"]
+        assert package.name in rules["root_packages"]
+        assert package.name in next(one["layers"][0] for one in rules["contracts"] if "plug-ins" in one["name"])
+        assert f"$MYPY_CONFIG_FILE_DIR/{package.parent.relative_to(ROOT)}" in settings["mypy"]["mypy_path"]
+        assert (file.parent / "README.md").exists()
+        assert list(file.parent.glob("tests/test_*.py"))
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheels of both distributions, by name."""
+    """The wheels of all distributions, by name."""
     folder = tmp_path_factory.mktemp("wheels")
-    sources = [str(ROOT), str(ROOT / "distributions/provider")]
+    sources = [str(ROOT), str(ROOT / "distributions/provider"), *(str(file.parent) for file in PLUG_INS)]
     build = [*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), *sources]
     subprocess.run(build, check=True)
     return {path.name.partition("-")[0]: path for path in folder.iterdir()}
@@ -147,12 +166,15 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.mark.nightly
 def test_the_wheels_hold_every_file_and_a_tenants_none_of_the_provider(wheels: dict[str, Path]) -> None:
     shares = {
-        "pharoah": {"crypto", "federation", "pharoah", "tenant_client", "trustee"},
-        "pharoah_provider": {"provider_server", "simulation"},
+        "pharoah": ("", {"crypto", "federation", "pharoah", "tenant_client", "trustee"}),
+        "pharoah_provider": ("", {"provider_server", "simulation"}),
+        "pharoah_kubernetes": ("plugins/kubernetes/src", {"pharoah_kubernetes"}),
     }
-    for name, packages in shares.items():
-        there = [path for package in packages for path in (ROOT / package).rglob("*") if path.is_file()]
-        sources = {path.relative_to(ROOT).as_posix() for path in there if path.suffix != ".pyc"}
+    assert shares.keys() == wheels.keys()
+    for name, (below, packages) in shares.items():
+        root = ROOT / below
+        there = [path for package in packages for path in (root / package).rglob("*") if path.is_file()]
+        sources = {path.relative_to(root).as_posix() for path in there if path.suffix != ".pyc"}
         with ZipFile(wheels[name]) as wheel:
             files = {file for file in wheel.namelist() if ".dist-info/" not in file}
         assert files == sources

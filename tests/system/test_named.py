@@ -14,6 +14,7 @@ from typer.main import get_command
 from docs.measured import TAKEN_DOWN
 from federation.protocol.causes import CAUSES
 from federation.protocol.change_rules import Rule
+from federation.runtime.console import verbs_of
 from provider_server.analysis.buildup import signals
 from simulation.cloud.scenario import load, names
 from simulation.run.federation import TRUSTEES
@@ -31,7 +32,7 @@ WORDS = {"three": 3, "four": 4, "five": 5, "six": 6, "eight": 8, "ten": 10, "twe
 def ends(words: tuple[str, ...], command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """The verbs of a program, with the words that lead to each."""
     if isinstance(command, click.Group):
-        for name, below in command.commands.items():
+        for name, below in verbs_of(command).items():
             yield from ends((*words, name), below)
     else:
         yield words, command
@@ -93,10 +94,7 @@ def test_a_verb_or_an_option_by_itself_is_there(document: Path) -> None:
 @pytest.mark.parametrize("document", [one for one in DOCUMENTS if one.parent.name != "adr"], ids=lambda path: path.name)
 def test_settings_by_section_are_there(document: Path) -> None:
     known = {
-        (section, key)
-        for kind in FILES.values()
-        for section, keys in msgspec.to_builtins(kind()).items()
-        for key in keys
+        (section, key) for _, kind in FILES for section, keys in msgspec.to_builtins(kind()).items() for key in keys
     }
     for span in spans(document):
         for setting in SETTING.findall(span):

@@ -7,6 +7,7 @@ from typing import get_type_hints
 
 import msgspec
 
+from pharoah_kubernetes.settings import KubernetesSettings
 from provider_server.metrics import Metrics
 from provider_server.outputs.node_metrics import NodeMetrics, PlanMetrics
 from provider_server.settings import ProviderSettings
@@ -15,9 +16,14 @@ from trustee.settings import TrusteeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs/operate.md").read_text(encoding="utf-8")
-PACKAGES = ("crypto", "federation", "provider_server", "tenant_client", "trustee")
+PACKAGES = ("crypto", "federation", "plugins", "provider_server", "tenant_client", "trustee")
 
-FILES = {"provider.toml": ProviderSettings, "tenant.toml": TenantSettings, "trustee.toml": TrusteeSettings}
+FILES = [
+    ("provider.toml", ProviderSettings),
+    ("provider.toml", KubernetesSettings),
+    ("tenant.toml", TenantSettings),
+    ("trustee.toml", TrusteeSettings),
+]
 
 
 def section(heading: str) -> str:
@@ -55,7 +61,7 @@ def test_every_setting_is_there_with_its_default() -> None:
     ]
     expected = [
         (file, f"{part}.{key}", str(list(value) if isinstance(value, tuple) else value))
-        for file, kind in FILES.items()
+        for file, kind in FILES
         for part, keys in msgspec.to_builtins(kind()).items()
         for key, value in keys.items()
     ]
@@ -90,6 +96,6 @@ def test_every_key_of_a_lease_is_there() -> None:
 
 
 def test_defaults_of_the_types_are_typed() -> None:
-    for kind in FILES.values():
+    for _, kind in FILES:
         for name in kind.__struct_fields__:
             assert issubclass(get_type_hints(kind)[name], msgspec.Struct)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from typer.main import get_command
 
+from federation.runtime.console import verbs_of
 from tests.support import schemas
 
 NO_SCHEMA = {"pharoah-tenant signature": "the old name of `tokens`"}
@@ -50,7 +51,7 @@ def test_every_verb_setting_and_message_has_words(generate: ModuleType) -> None:
 def in_json(words: str, command: click.Command) -> Iterator[str]:
     """The verbs of a program that have `--json`, hidden ones too."""
     if isinstance(command, click.Group):
-        for name, verb in command.commands.items():
+        for name, verb in verbs_of(command).items():
             yield from () if name == "bench" else in_json(f"{words} {name}", verb)  # `study` under its old name
     elif any("--json" in one.opts for one in command.params):
         yield words

@@ -12,14 +12,14 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.protocol.node_labels import CONTEXT_LABEL
+from pharoah_kubernetes.api import Api, Server
+from pharoah_kubernetes.marks import Marks, marking, rules
+from pharoah_kubernetes.settings import Kubernetes
+from plugins.kubernetes.tests.fake_api import TAINT_RULES, FakeApi, served
 from provider_server.cli import app
 from provider_server.hints import node_reports
 from provider_server.hints.node_reports import STALE_H, NodeReport
-from provider_server.intake.kubernetes.api import Api, Server
-from provider_server.outputs.node_marks import Marks, marking, rules
-from provider_server.settings import Kubernetes, Leases, ProviderSettings
 from tests import needs
-from tests.support.kubernetes_api import TAINT_RULES, FakeApi, served
 from tests.support.kubernetes_schema import violations
 from tests.support.leasing import Scene, at as at_hour, founded as founded, scene as scene
 from tests.support.waiting import until
@@ -69,12 +69,12 @@ def token(hour: float, context: str) -> str:
 
 
 @contextmanager
-def playing(home: Path, folder: Path, fake: FakeApi, settings: ProviderSettings) -> Iterator[Play]:
+def playing(home: Path, folder: Path, fake: FakeApi, settings: Kubernetes = EXPOSED) -> Iterator[Play]:
     folder.mkdir()
     with served(fake, folder) as at:
         api = Api(Server(at.url, at.token_file, at.ca_file))
         try:
-            yield Play(fake, api, home, Marks(api, home, token, settings))
+            yield Play(fake, api, home, Marks(api, home, token, settings, {"h[1-2]": "hall 3"}))
         finally:
             api.close()
 
@@ -85,8 +85,7 @@ def play(scene: Scene, tmp_path: Path) -> Iterator[Play]:
     fake = FakeApi()
     for name in ("n1", "n2", "h1", "h2", "h9"):
         fake.put(a_node(name))
-    settings = ProviderSettings(kubernetes=EXPOSED, leases=Leases(contexts={"h[1-2]": "hall 3"}))
-    with playing(scene.home, tmp_path / "cluster", fake, settings) as played:
+    with playing(scene.home, tmp_path / "cluster", fake) as played:
         yield played
 
 
@@ -176,8 +175,7 @@ def test_rules_of_others_and_their_effects_stay(play: Play) -> None:
 def test_the_newest_version_that_the_cluster_has_is_written_to(scene: Scene, tmp_path: Path, version: str) -> None:
     others = {path for path in TAINT_RULES if path != f"/apis/resource.k8s.io/{version}/devicetaintrules"}
     fake = FakeApi(absent=frozenset(others))
-    settings = ProviderSettings(kubernetes=EXPOSED)
-    with playing(scene.home, tmp_path / "cluster", fake, settings) as play:
+    with playing(scene.home, tmp_path / "cluster", fake) as play:
         play.told(report("n1", 2))
         (rule,) = play.rules().values()
     assert rule["apiVersion"] == f"resource.k8s.io/{version}"
@@ -193,9 +191,9 @@ def test_the_newest_version_that_the_cluster_has_is_written_to(scene: Scene, tmp
 def test_nothing_is_asked_or_written_unless_it_is_set(scene: Scene, tmp_path: Path) -> None:
     fake = FakeApi()
     fake.put(a_node("n1"))
-    with playing(scene.home, tmp_path / "cluster", fake, ProviderSettings()) as play:
+    with playing(scene.home, tmp_path / "cluster", fake, Kubernetes()) as play:
         play.told(report("n1", 3))
-    assert (fake.asked, fake.writes, ProviderSettings().kubernetes.taint_level) == ([], [], 2)
+    assert (fake.asked, fake.writes, Kubernetes().taint_level) == ([], [], 2)
 
 
 def test_what_the_cluster_refuses_is_said_once_and_tried_again(play: Play, caplog: pytest.LogCaptureFixture) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from federation.protocol.pod_leases import Gang
 from federation.runtime.foreign import LATEST_S, moment, number
-from provider_server.intake.kubernetes.objects import (
+from pharoah_kubernetes.objects import (
     COMPLETION_INDEX,
     CONTROLLER_UID,
     GROUP_INDEX,

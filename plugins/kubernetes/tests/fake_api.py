@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from crypto.signing import SigningKey
 from federation.transport.certificates import issue
-from provider_server.intake.kubernetes.objects import PATHS
+from pharoah_kubernetes.objects import PATHS
 from tests.support.kubernetes_schema import violations
 
 PARAMETERS = {"limit", "continue", "watch", "resourceVersion", "allowWatchBookmarks", "timeoutSeconds", "labelSelector"}

@@ -1,17 +1,22 @@
 """`pharoah-provider kubernetes`: follows the leases of a cluster."""
 
-from typing import TYPE_CHECKING, Annotated, TypedDict
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, TypedDict
 
 import typer
 
+from federation.runtime import logs
+from federation.runtime.key_files import read_key
 from federation.runtime.logs import Format
+from pharoah_kubernetes.api import ACCOUNT, Api, Server
+from pharoah_kubernetes.follow import Follower, follow, watching
+from pharoah_kubernetes.marks import Marks, marking
+from pharoah_kubernetes.settings import Kubernetes, settings_of
+from provider_server import home as homes
+from provider_server.intake.recorder import LeaseRecorder, Recorded
 from provider_server.verbs.console import AsRows, Database, Home, failing, print_rows, required
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from provider_server.intake.kubernetes.api import Api
-    from provider_server.settings import Kubernetes
 
 LogFormat = Annotated[Format, typer.Option(help="Format of log lines: json, or text for people.")]
 
@@ -39,15 +44,6 @@ def kubernetes(
     section kubernetes of provider.toml, and whether nodes are labelled or their devices marked; else nothing is written
     to the cluster.
     """
-    from contextlib import closing
-
-    from federation.runtime import logs
-    from federation.runtime.key_files import read_key
-    from provider_server import home as homes
-    from provider_server.intake.kubernetes.follow import Follower, follow, watching
-    from provider_server.intake.recorder import LeaseRecorder, Recorded
-    from provider_server.outputs.node_marks import Marks, marking
-
     place = required(home)
     logs.configure(log_format)
 
@@ -62,23 +58,18 @@ def kubernetes(
             print_rows([row], _line, as_json=as_json)
 
     with failing():
-        settings = homes.settings_of(place)
-        api = _api(settings.kubernetes)
+        settings, own = homes.settings_of(place), settings_of(place)
+        api, named = _api(own), settings.leases.contexts
         with closing(homes.open_leases(place, database, settings)) as book, watching(api) as watches:
-            marks = Marks(api, place, lambda hour, name: book.context_labels(hour, name, 0)["context"], settings)
-            recorder = LeaseRecorder(book, place, settings.leases.contexts)
-            follower = Follower(recorder, place, read_key(place / "context.key"), settings.kubernetes)
+            marks = Marks(api, place, lambda hour, name: book.context_labels(hour, name, 0)["context"], own, named)
+            recorder = LeaseRecorder(book, place, named)
+            follower = Follower(recorder, place, read_key(place / "context.key"), own)
             with marking(marks, once=once):
                 follow(watches, follower, told, once=once)
 
 
-def _api(settings: "Kubernetes") -> "Api":
-    import os
-    from pathlib import Path
-
-    from provider_server.intake.kubernetes.api import ACCOUNT, Api, Server
-
-    def file(named: str, usual: str) -> "Path":
+def _api(settings: Kubernetes) -> Api:
+    def file(named: str, usual: str) -> Path:
         return Path(named) if named else ACCOUNT / usual
 
     files = file(settings.token_file, "token"), file(settings.ca_file, "ca.crt")

@@ -20,7 +20,7 @@ import msgspec
 
 from crypto.errors import DecodeError, PharoahError, Unreachable
 from federation.runtime.foreign import MALFORMED
-from provider_server.intake.kubernetes.objects import PATHS, Kind, Watched, read_as
+from pharoah_kubernetes.objects import PATHS, Kind, Watched, read_as
 
 logger = logging.getLogger(__name__)
 

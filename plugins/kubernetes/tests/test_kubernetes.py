@@ -3,13 +3,16 @@
 import json
 import os
 import threading
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -21,13 +24,11 @@ from federation.protocol.pod_leases import Gang, lease_of_gang
 from federation.runtime.key_files import write_secret
 from federation.runtime.settings import BadSettings
 from federation.transport.certificates import make_certificate
-from provider_server.cli import app
-from provider_server.fleet.leases import Lease
-from provider_server.intake.kubernetes import follow
-from provider_server.intake.kubernetes.api import Api, ApiRefused, Server, VersionGone
-from provider_server.intake.kubernetes.follow import STATE, Follower, Watches, watching
-from provider_server.intake.kubernetes.gangs import Cluster, standing
-from provider_server.intake.kubernetes.objects import (
+from pharoah_kubernetes import follow
+from pharoah_kubernetes.api import Api, ApiRefused, Server, VersionGone
+from pharoah_kubernetes.follow import STATE, Follower, Watches, watching
+from pharoah_kubernetes.gangs import Cluster, standing
+from pharoah_kubernetes.objects import (
     GROUP_SIZE,
     PATHS,
     Job,
@@ -38,12 +39,15 @@ from provider_server.intake.kubernetes.objects import (
     Workload,
     read_as,
 )
+from pharoah_kubernetes.settings import Kubernetes, settings_of
+from plugins.kubernetes.tests.fake_api import FakeApi, Served, served
+from provider_server import home as homes
+from provider_server.cli import app
+from provider_server.fleet.leases import Lease
 from provider_server.intake.recorder import OPEN_H, LeaseRecorder, Recorded
-from provider_server.settings import Kubernetes
 from tenant_client.run.run_directory import LEASE_KEY, lease_of_start
 from tests import needs
 from tests.support import schemas
-from tests.support.kubernetes_api import FakeApi, Served, served
 from tests.support.kubernetes_schema import PUBLISHED, violations
 from tests.support.leasing import Scene, founded as founded, scene as scene
 from tests.support.waiting import until
@@ -374,7 +378,7 @@ def test_an_object_that_cannot_be_read_is_named(tmp_path: Path, caplog: pytest.L
     (said,) = [one.message for one in caplog.records if "left out" in one.message]
     assert "Pod team/b" in said
     with pytest.raises(DecodeError, match=r"Pod team-a/train-0 is none .*`uid`"):
-        read_as(Pod, (Path(__file__).parent / "kubernetes" / "pod_without_uid.json").read_bytes())
+        read_as(Pod, (Path(__file__).parent / "pod_without_uid.json").read_bytes())
 
 
 # ---- breaks ----------------------------------------------------------------------------------------------------------
@@ -410,6 +414,29 @@ def test_a_damaged_state_is_refused(scene: Scene) -> None:
     (scene.home / STATE).write_bytes(b"{")
     with pytest.raises(DecodeError, match=STATE):
         follower_of(scene)
+
+
+def test_the_sample_holds_every_key_with_its_default(tmp_path: Path) -> None:
+    sample = resources.files("pharoah_kubernetes").joinpath("kubernetes.toml").read_text()
+    assert tomllib.loads(sample) == {"kubernetes": json.loads(msgspec.json.encode(Kubernetes()))}
+    (tmp_path / "provider.toml").write_text(sample)
+    assert settings_of(tmp_path) == Kubernetes()
+
+
+def test_settings_are_read_beside_those_of_the_provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both from one file; a key that neither has is refused by whose section it is in."""
+    file = tmp_path / "provider.toml"
+    file.write_text('[rounds]\nevery = "manual"\n[kubernetes]\ntaint_level = 1\n')
+    monkeypatch.setenv("PHAROAH_KUBERNETES_LABEL_NODES", "true")
+    assert settings_of(tmp_path) == Kubernetes(label_nodes=True, taint_level=1)
+    assert homes.settings_of(tmp_path).rounds.every == "manual"
+    file.write_text("[kubernetes]\ntaint = 1\n")
+    with pytest.raises(BadSettings, match="unknown key 'taint'"):
+        settings_of(tmp_path)
+    file.write_text("[kubernetes]\n")
+    monkeypatch.setenv("PHAROAH_KUBERNETES_LABEL", "true")
+    with pytest.raises(BadSettings, match="unknown variable PHAROAH_KUBERNETES_LABEL"):
+        settings_of(tmp_path)
 
 
 def test_a_namespace_names_a_tenant() -> None:

@@ -24,13 +24,13 @@ from typing import NamedTuple
 from crypto.errors import PharoahError
 from federation.protocol.node_labels import CONTEXT_LABEL
 from federation.runtime.hostlist import hostlist
+from pharoah_kubernetes.api import Api, VersionGone
+from pharoah_kubernetes.objects import DeviceTaintRule, Node
+from pharoah_kubernetes.settings import Kubernetes
 from provider_server.hints import node_reports
 from provider_server.hints.node_reports import STALE_H, NodeReport, NodeStanding
-from provider_server.intake.kubernetes.api import Api, VersionGone
-from provider_server.intake.kubernetes.objects import DeviceTaintRule, Node
 from provider_server.learning import hardware
 from provider_server.learning.hardware import Kept, label_of
-from provider_server.settings import ProviderSettings
 
 logger = logging.getLogger(__name__)
 
@@ -104,14 +104,24 @@ def labels(nodes: Iterable[str], named: Mapping[str, str], kept: Kept | None, to
 
 
 class Marks:
-    """Marks the nodes of a cluster for the provider of a home; `token` is of a context at an hour."""
+    """Marks the nodes of a cluster for the provider of a home.
 
-    def __init__(self, api: Api, home: Path, token: Callable[[float, str], str], settings: ProviderSettings) -> None:
+    `token` is of a context at an hour; `contexts` names those of lists of hosts, as [leases] does.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        home: Path,
+        token: Callable[[float, str], str],
+        settings: Kubernetes,
+        contexts: Mapping[str, str],
+    ) -> None:
         self._api = api
         self._home = home
         self._token = token
-        self._settings = settings.kubernetes
-        self._named = {node: context for hosts, context in settings.leases.contexts.items() for node in hostlist(hosts)}
+        self._settings = settings
+        self._named = {node: context for hosts, context in contexts.items() for node in hostlist(hosts)}
         self._said: dict[str, str] = {}
 
     def look(self, now_s: float) -> None:
