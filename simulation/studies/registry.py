@@ -54,7 +54,6 @@ STUDIES = (
     ),
     Study("explanations", "How often is the first cause that `explain` names the right one?", "diagnosis.explanations"),
     Study("sureness", "How sure may a diagnosis be, by what it rests on?", "diagnosis.sureness"),
-    Study("ended", "Is it told right in which state a job was when it was ended?", "diagnosis.ended"),
     Study("syndromes", "Which hangs and slow ranks of real jobs are told right, and how soon?", "syndromes"),
     Study("odd-ranks", "Does the observer say what is odd about a rank of a real job, and which?", "odd_ranks"),
     Study("stragglers", "Do our what-if slowdowns agree with those that ByteDance published?", "stragglers"),

@@ -18,6 +18,7 @@ from tenant_client.run.supervise import Ending
 from tenant_client.run.watchdog import Kind, Sample, Standing, Watch, WatchFinding, WatchLimits
 from tests import needs
 from tests.jobs.wrapped import attempts, failures, run, start
+from tests.support.ended_jobs import cases, run_all, score
 
 pytestmark = pytest.mark.xdist_group("ended")  # real jobs that take their time: named groups begin first
 
@@ -212,8 +213,6 @@ def test_a_script_that_ends_its_own_group_was_not_ended_by_anybody(tmp_path: Pat
 @pytest.mark.nightly
 def test_real_jobs_in_each_of_the_states(tmp_path: Path) -> None:
     needs.package("torch")
-    from simulation.studies.diagnosis.ended import cases, run_all, score
-
     figures = score(run_all(cases(1, seed=2), tmp_path, parallel=3))
     assert figures["right"] >= 0.95, figures["wrong"]
 

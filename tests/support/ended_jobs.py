@@ -1,6 +1,6 @@
 """Who ended it: real jobs, each ended in a known state, and what the journal says of it.
 
-`ended.toml` says how each is ended and what is right; step times and seeds differ from case to case.
+`ended_jobs.toml` says how each is ended and what is right; step times and seeds differ from case to case.
 """
 
 import os
@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import tomllib
@@ -17,16 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from simulation.studies.study import ROOT, Only, Seed, Table, chosen
 from tenant_client.records.attempts import Attempts
 from tenant_client.records.database import open_database
 
-HERE = Path(__file__).resolve().parent
-JOB = HERE / "ended_job.py"
+ROOT = Path(__file__).resolve().parents[2]
+JOB = ROOT / "tests" / "jobs" / "ended_job.py"
 RUN = (sys.executable, "-m", "tenant_client", "run", "--quiet")
 STEP_S = (0.02, 0.1, 0.4, 1.0)
 PATIENCE_S = 300.0
@@ -63,8 +59,8 @@ class Said:
 
 def cases(each: int, seed: int) -> list[Case]:
     """So many of each kind and way."""
-    table = tomllib.loads((HERE / "ended.toml").read_text(encoding="utf-8"))
-    rng = random.Random(seed)  # noqa: S311 -- step times, no secret
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    rng = random.Random(seed)
     return [
         Case(kind, by, rng.choice(STEP_S), rng.randrange(1000), row)
         for kind, row in table.items()
@@ -174,17 +170,3 @@ def run_all(todo: Sequence[Case], folder: Path, parallel: int) -> list[Said]:
         one.mkdir()
     with ThreadPoolExecutor(parallel) as pool:
         return list(pool.map(ended, todo, folders))
-
-
-def run(
-    each: Annotated[int, typer.Option(min=1, help="Jobs of each kind and way.")] = 3,
-    seed: Seed = 1,
-    parallel: Annotated[int, typer.Option(min=1, help="Jobs at the same time.")] = 4,
-    only: Only = None,
-) -> Table:
-    """Real jobs that are ended in a known state, and whether the journal says so."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background, and then by the jobs, too
-    todo = cases(each, seed)
-    kinds = chosen(only, tuple(dict.fromkeys(case.kind for case in todo)))
-    with tempfile.TemporaryDirectory() as folder:
-        return Table(score(run_all([case for case in todo if case.kind in kinds], Path(folder), parallel)))

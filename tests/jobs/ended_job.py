@@ -22,7 +22,7 @@ class Job:
 
     def __init__(self, what: str, step_s: float, seed: int) -> None:
         torch.manual_seed(seed)
-        self.what, self.step_s, self.rng = what, step_s, random.Random(seed)  # noqa: S311 -- a job, no secret
+        self.what, self.step_s, self.rng = what, step_s, random.Random(seed)
         self.model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.scale = 1.0
