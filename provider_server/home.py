@@ -23,7 +23,7 @@ from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
-from federation.runtime.plugins import plug_ins
+from federation.runtime.plugin_verbs import plug_ins
 from federation.runtime.settings import BadSettings, load
 from federation.runtime.visible import short
 from provider_server.fleet.leases import Lease, context_links, context_tokens

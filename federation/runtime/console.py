@@ -22,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 from crypto.errors import PharoahError
 from federation.runtime import screen, tls
 from federation.runtime.homes import Role, check_home
-from federation.runtime.plugins import PlugIn, plug_ins
+from federation.runtime.plugin_verbs import PlugIn, plug_ins
 from federation.runtime.visible import STANDARD_INPUT, reason, short
 
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the content of --out.")]

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from federation.runtime.plugins import GROUP
+from federation.runtime.plugin_verbs import GROUP
 from federation.runtime.settings import BadSettings
 from provider_server.cli import app
 from provider_server.home import settings_of
