@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.figures import Figure, show
 from tenant_client.advice.resources import SPREADS, expect, quantities
 from tenant_client.records.usages import Usage
-from tenant_client.run.observe import progresses
+from tenant_client.run.rank_watch import progresses
 from tenant_client.run.usage import UsageMeter
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,8 +9,10 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
 from dataclasses import asdict, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from signal import SIGPIPE
+from typing import TypeVar
 
 from federation.protocol.service_messages import LeaseEnd
 from federation.runtime.clock import SECONDS_PER_HOUR
@@ -54,12 +56,15 @@ from tenant_client.workload.descriptor import Descriptor
 
 _BUSY_MS = 5000
 _MOST_KNOWN = 3
+_UNWRITTEN = "cannot write the journal"
 _WATCH = "watch"
 _OWN = (_WATCH, "exit_status")  # what a stall says already
 
+T = TypeVar("T")
+
 
 class Record:
-    """The attempts of one `run`; the last one is open."""
+    """The attempts of one `run`; the last one is open. What cannot be journalled is said all the same."""
 
     def __init__(
         self,
@@ -94,44 +99,50 @@ class Record:
         self._only_node = where.only_node if notes else ""
         self._descriptor: Descriptor | None = None
         self._connection: Connection | None = None
-        self._attempts: Attempts | None = None
-        self._journal: Journal | None = None
-        with ours.guard("cannot write the journal"):
+        with ours.guard(_UNWRITTEN):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._connection = _opened(home)
-            self._attempts, self._journal = Attempts(self._connection), Journal(self._connection)
+
+    def _write(self, write: Callable[[Connection], T], failure: str = _UNWRITTEN) -> T | None:
+        """What `write` gives; None, and a warning that begins with `failure`, where it cannot be done."""
+        with self._ours.guard(failure):
+            if self._connection is not None:
+                return write(self._connection)
+        return None
 
     def begin(self, started_at_s: float, number: int) -> None:
         """Journals a start."""
         self.number = number
         self._began_s = self._began_s or started_at_s
-        with self._ours.guard("cannot write the journal"):
-            if self._attempts is not None:
-                self.number = self._attempts.begin(self._unit, started_at_s, number=number, lives=self._lives)
+        begun = self._write(lambda db: Attempts(db).begin(self._unit, started_at_s, number=number, lives=self._lives))
+        self.number = begun or number
 
     def keep_start(self, command: Sequence[str], environment: Mapping[str, str], node_list: str) -> None:
         """Journals what the attempt was started with, and on which nodes."""
-        with self._ours.guard("cannot journal what the job was started with"):
-            if self._connection is not None and command:
-                key = digest_key(self._connection, secrets.token_bytes)
-                Starts(self._connection).keep(
-                    self._unit, self.number, started(command, environment, Path.cwd(), key, node_list)
-                )
+
+        def keep(db: Connection) -> None:
+            key = digest_key(db, secrets.token_bytes)
+            Starts(db).keep(self._unit, self.number, started(command, environment, Path.cwd(), key, node_list))
+
+        if command:
+            self._write(keep, "cannot journal what the job was started with")
 
     def name(self, job: str) -> None:
         """Journals the name of the job."""
         self._job = job
-        with self._ours.guard("cannot write the journal"):
-            if self._attempts is not None and job:
-                jobs = self._attempts.jobs()
-                self._attempts.name(self._unit, job)
-                self._supersede(lambda before: same_job(jobs.get(before.unit, ""), job))
+
+        def keep(db: Connection) -> None:
+            jobs = Attempts(db).jobs()
+            Attempts(db).name(self._unit, job)
+            self._supersede(Attempts(db), lambda before: same_job(jobs.get(before.unit, ""), job))
+
+        if job:
+            self._write(keep)
 
     def place(self, node_list: str) -> None:
         """Journals the nodes of the lease, for `exclude`."""
-        with self._ours.guard("cannot write the journal"):
-            if self._journal is not None and node_list:
-                self._journal.place(self._unit, node_list)
+        if node_list:
+            self._write(lambda db: Journal(db).place(self._unit, node_list))
 
     def restarted(
         self,
@@ -159,51 +170,45 @@ class Record:
     def describe(self, descriptor: Descriptor, at_s: float) -> bool:
         """Journals the workload; whether that was possible."""
         self._descriptor = descriptor
-        with self._ours.guard("cannot write the journal"):
-            if self._journal is not None:
-                known = self._journal.descriptors()
-                self._journal.describe(self._unit, at_s, descriptor)
-                self._supersede(lambda before: _structure(known.get(before.unit)) == descriptor.structure)
-                return True
-        return False
+
+        def keep(db: Connection) -> bool:
+            known = Journal(db).descriptors()
+            Journal(db).describe(self._unit, at_s, descriptor)
+            self._supersede(Attempts(db), lambda before: _structure(known.get(before.unit)) == descriptor.structure)
+            return True
+
+        return self._write(keep) or False
 
     def leave_undescribed(self, why: str) -> None:
         """Journals why the workload is not known."""
-        with self._ours.guard("cannot write the journal"):
-            if self._journal is not None:
-                self._journal.leave_undescribed(self._unit, why)
+        self._write(lambda db: Journal(db).leave_undescribed(self._unit, why))
 
-    def _supersede(self, alike: Callable[[Attempt], bool]) -> None:
+    def _supersede(self, attempts: Attempts, alike: Callable[[Attempt], bool]) -> None:
         """Notes of attempts that somebody ended within the hour that their workload began again with this one."""
-        if self._attempts is None:
-            return
-        for before in self._attempts.stopped_before(self._unit, self.number, SUPERSEDED_S):
+        for before in attempts.stopped_before(self._unit, self.number, SUPERSEDED_S):
             if before.cause.reason in MAY_BE_SUPERSEDED and not before.said and alike(before):
                 after_s = max(0.0, self._began_s - (before.ended_at_s or 0.0))
                 requeued = self._requeued and before.unit == self._unit
                 cause = superseded(before.cause, self._unit, after_s, requeued=requeued)
-                self._attempts.explain(before.unit, before.attempt, cause)
+                attempts.explain(before.unit, before.attempt, cause)
 
     def keep_pace(self, attempt: int, slices: Sequence[Slice]) -> None:
         """Journals how an attempt went so far."""
-        with self._ours.guard("cannot write the journal"):
-            if self._connection is not None:
-                Paces(self._connection).keep(self._unit, attempt, slices)
+        self._write(lambda db: Paces(db).keep(self._unit, attempt, slices))
 
     def keep_usage(self, attempt: int, usage: Usage) -> None:
         """Journals what an attempt used of this host so far."""
-        with self._ours.guard("cannot write the journal"):
-            if self._connection is not None:
-                Usages(self._connection).keep(self._unit, attempt, usage)
+        self._write(lambda db: Usages(db).keep(self._unit, attempt, usage))
 
     def keep_findings(self, findings: Sequence[WatchFinding], steps: int) -> None:
         """Journals what was found so far, where it has changed."""
-        if list(findings) == self._kept:
-            return
-        with self._ours.guard("cannot write the journal"):
-            if self._attempts is not None:
-                self._attempts.keep_findings(self._unit, self.number, steps, [asdict(one) for one in findings])
-                self._kept = list(findings)
+
+        def keep(db: Connection) -> None:
+            Attempts(db).keep_findings(self._unit, self.number, steps, [asdict(one) for one in findings])
+            self._kept = list(findings)
+
+        if list(findings) != self._kept:
+            self._write(keep)
 
     def move_end(self, ends_at_s: float) -> None:
         """Takes another limit of the job than the one that its scheduler set at the start."""
@@ -211,9 +216,9 @@ class Record:
 
     def settle(self, end: LeaseEnd) -> None:
         """Joins what the provider said of the end of the lease to the last attempt, which is over."""
-        with self._ours.guard("cannot write the journal"):
-            if self._connection is not None and (became := lease_ends.settle(self._connection, end)):
-                self._ours.say(became)
+        became = self._write(lambda db: lease_ends.settle(db, end))
+        if became:
+            self._ours.say(became)
 
     def asked(self, asked: Asked) -> None:
         """Journals at once while what somebody ended the job: little time may be left."""
@@ -262,12 +267,15 @@ class Record:
     def _vote(self, paths: Sequence[Path], at_s: float) -> None:
         """Keeps a vote where the attempt stalled between two nodes."""
         pair = diagnose_attempt.stalled_between(paths, self._ours)
-        with self._ours.guard("cannot write the journal"):
-            if self._connection is not None and pair is not None:
-                Votes(self._connection).cast(
-                    Vote(self._unit, at_s / SECONDS_PER_HOUR, pair, None, f"flight recorder of attempt {self.number}")
-                )
-                self._ours.say(f"noted a vote for the way between {' and '.join(pair)}")
+        if pair is None:
+            return
+        source = f"flight recorder of attempt {self.number}"
+
+        def cast(db: Connection) -> None:
+            Votes(db).cast(Vote(self._unit, at_s / SECONDS_PER_HOUR, pair, None, source))
+            self._ours.say(f"noted a vote for the way between {' and '.join(pair)}")
+
+        self._write(cast)
 
     def _tell(self, state: AttemptState, cause: AttemptCause) -> None:
         """Prints the lines about the attempt's end, unless somebody ended it and nothing is to be done."""
@@ -316,37 +324,37 @@ class Record:
     def _end(
         self, state: AttemptState, at_s: float, how: Ending | None, steps: int, findings: Sequence[WatchFinding]
     ) -> None:
-        with self._ours.guard("cannot write the journal"):
-            if self._attempts is not None:
-                self._attempts.end(
-                    self._unit,
-                    self.number,
-                    state,
-                    at_s,
-                    exit_code=how.exit_code if how else None,
-                    signal=how.signal if how else None,
-                    steps=steps,
-                    findings=[asdict(finding) for finding in findings],
-                )
+        self._write(
+            lambda db: Attempts(db).end(
+                self._unit,
+                self.number,
+                state,
+                at_s,
+                exit_code=how.exit_code if how else None,
+                signal=how.signal if how else None,
+                steps=steps,
+                findings=[asdict(finding) for finding in findings],
+            )
+        )
 
     def _cause(self, paths: Sequence[Path], findings: Sequence[WatchFinding], status: int | None) -> Explained:
-        dropped: AbstractSet[str] = frozenset()
-        with self._ours.guard("cannot read the filter rules"):
-            if self._connection is not None:
-                workload = workload_name(self._connection, self._home, self._unit)
-                dropped = load_rules(self._home / FILE).of(workload)
+        dropped = self._write(self._rules, "cannot read the filter rules") or frozenset()
         found = diagnose_attempt.cause_of(paths, findings, status, self._lessons, self._ours, dropped)
         return diagnose_attempt.with_space(found, self.paths, self._ours)
 
+    def _rules(self, db: Connection) -> AbstractSet[str]:
+        return load_rules(self._home / FILE).of(workload_name(db, self._home, self._unit))
+
     def _learn(self, at_s: float, findings: Sequence[WatchFinding], found: dict[int, Path]) -> None:
         """Takes what a healthy attempt printed; one with a finding that still held is none."""
-        with self._ours.guard("cannot learn from the job's output"):
-            if any(finding.cleared_at_s is None and finding.kind is not Kind.HINT for finding in findings):
-                return
+
+        def take(db: Connection) -> None:
             dumps = set(diagnose_attempt.dumps_of(self._run_dir))
             logs = [path for path in self._paths(found) if path not in dumps]
-            if self._connection is not None:
-                learn(self._connection, self._home, self._unit, self.number, at_s, logs)
+            learn(db, self._home, self._unit, self.number, at_s, logs)
+
+        if all(finding.cleared_at_s is not None or finding.kind is Kind.HINT for finding in findings):
+            self._write(take, "cannot learn from the job's output")
 
     def _explain(self, explained: Explained, *, counted: bool) -> Sequence[Precedent]:
         """Journals why; the nearest incidents before this one."""
@@ -357,15 +365,16 @@ class Record:
             note = json.dumps({"attempt": self.number, "counted": counted} | asdict(cause))
             if self._notes:
                 (self._run_dir / f"cause-{self.number}.json").write_text(note, encoding="utf-8")
-        with self._ours.guard("cannot write the journal"):
-            if self._attempts is not None:
-                self._attempts.explain(self._unit, self.number, cause)
-                if counted:
-                    self._attempts.count(self._unit, self.number)
-        with self._ours.guard("cannot keep the incident"):
-            if self._connection is not None and explained.lines:
-                return Incidents(self._connection).keep(self._unit, self.number, explained.lines, explained.sure)
-        return ()
+        self._write(partial(self._keep_cause, cause, counted=counted))
+        if not explained.lines:
+            return ()
+        keep = (self._unit, self.number, explained.lines, explained.sure)
+        return self._write(lambda db: Incidents(db).keep(*keep), "cannot keep the incident") or ()
+
+    def _keep_cause(self, cause: AttemptCause, db: Connection, *, counted: bool) -> None:
+        Attempts(db).explain(self._unit, self.number, cause)
+        if counted:
+            Attempts(db).count(self._unit, self.number)
 
     def _paths(self, found: dict[int, Path]) -> list[Path]:
         """Files of the last attempt only: output of earlier attempts would be taken for its own."""
