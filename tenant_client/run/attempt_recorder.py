@@ -84,7 +84,6 @@ class Record:
         self._run_dir = run_dir
         self._logs = logs
         self._ours = ours
-        self._lessons = home / "lessons.json"
         self._home = home
         self._job = ""
         self._began_s = 0.0
@@ -339,7 +338,7 @@ class Record:
 
     def _cause(self, paths: Sequence[Path], findings: Sequence[WatchFinding], status: int | None) -> Explained:
         dropped = self._write(self._rules, "cannot read the filter rules") or frozenset()
-        found = diagnose_attempt.cause_of(paths, findings, status, self._lessons, self._ours, dropped)
+        found = diagnose_attempt.cause_of(paths, findings, status, self._home, self._ours, dropped)
         return diagnose_attempt.with_space(found, self.paths, self._ours)
 
     def _rules(self, db: Connection) -> AbstractSet[str]:

@@ -32,6 +32,7 @@ from tenant_client.run.lease_hints import Hinted
 from tenant_client.run.lease_watch import LeaseWatch
 from tenant_client.run.observer_pipe import jobs_environment
 from tenant_client.run.pace import PaceRecorder
+from tenant_client.run.plugins import watchers
 from tenant_client.run.rank_watch import RankWatch, progresses
 from tenant_client.run.run_directory import hold, node_list, prune
 from tenant_client.run.settings import RunSettings
@@ -100,6 +101,9 @@ class Observer:
             yield Health(run_dir)
         yield self._workload
         yield self._launcher
+        if settings.watch:
+            with self._ours.guard("cannot load plug-ins"):
+                yield from watchers(settings.home, run_dir, lambda fault: self._ours.warn(fault.what))
 
     def tick(self, now_s: float) -> None:
         """Everybody looks once; then restarts and findings are journalled."""
