@@ -6,13 +6,12 @@ A restart by torchrun ends an attempt and begins the next one of the same lease.
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from signal import SIGPIPE
-from typing import TypeVar
 
 from federation.protocol.service_messages import LeaseEnd
 from federation.runtime.clock import SECONDS_PER_HOUR
@@ -60,7 +59,9 @@ _UNWRITTEN = "cannot write the journal"
 _WATCH = "watch"
 _OWN = (_WATCH, "exit_status")  # what a stall says already
 
-T = TypeVar("T")
+
+class _NoJournal(Exception):
+    """The journal could not be opened, which was said."""
 
 
 class Record:
@@ -102,46 +103,45 @@ class Record:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._connection = _opened(home)
 
-    def _write(self, write: Callable[[Connection], T], failure: str = _UNWRITTEN) -> T | None:
-        """What `write` gives; None, and a warning that begins with `failure`, where it cannot be done."""
-        with self._ours.guard(failure):
-            if self._connection is not None:
-                return write(self._connection)
-        return None
+    @contextmanager
+    def _writing(self, failure: str = _UNWRITTEN) -> Iterator[None]:
+        """Runs a block that uses `_db`; an error in it becomes a warning that begins with `failure`."""
+        with self._ours.guard(failure), suppress(_NoJournal):
+            yield
+
+    @property
+    def _db(self) -> Connection:
+        if self._connection is None:
+            raise _NoJournal
+        return self._connection
 
     def begin(self, started_at_s: float, number: int) -> None:
         """Journals a start."""
         self.number = number
         self._began_s = self._began_s or started_at_s
-        begun = self._write(lambda db: Attempts(db).begin(self._unit, started_at_s, number=number, lives=self._lives))
-        self.number = begun or number
+        with self._writing():
+            attempts = Attempts(self._db)
+            self.number = attempts.begin(self._unit, started_at_s, number=number, lives=self._lives)
 
     def keep_start(self, command: Sequence[str], environment: Mapping[str, str], node_list: str) -> None:
-        """Journals what the attempt was started with, and on which nodes."""
-
-        def keep(db: Connection) -> None:
-            key = digest_key(db, secrets.token_bytes)
-            Starts(db).keep(self._unit, self.number, started(command, environment, Path.cwd(), key, node_list))
-
-        if command:
-            self._write(keep, "cannot journal what the job was started with")
+        """Journals what the attempt was started with, and the nodes of the lease, for `exclude`."""
+        with self._writing():
+            if node_list:
+                Journal(self._db).place(self._unit, node_list)
+        with self._writing("cannot journal what the job was started with"):
+            if command:
+                key = digest_key(self._db, secrets.token_bytes)
+                start = started(command, environment, Path.cwd(), key, node_list)
+                Starts(self._db).keep(self._unit, self.number, start)
 
     def name(self, job: str) -> None:
         """Journals the name of the job."""
         self._job = job
-
-        def keep(db: Connection) -> None:
-            jobs = Attempts(db).jobs()
-            Attempts(db).name(self._unit, job)
-            self._supersede(Attempts(db), lambda before: same_job(jobs.get(before.unit, ""), job))
-
-        if job:
-            self._write(keep)
-
-    def place(self, node_list: str) -> None:
-        """Journals the nodes of the lease, for `exclude`."""
-        if node_list:
-            self._write(lambda db: Journal(db).place(self._unit, node_list))
+        with self._writing():
+            if job:
+                jobs = Attempts(self._db).jobs()
+                Attempts(self._db).name(self._unit, job)
+                self._supersede(lambda before: same_job(jobs.get(before.unit, ""), job))
 
     def restarted(
         self,
@@ -169,21 +169,21 @@ class Record:
     def describe(self, descriptor: Descriptor, at_s: float) -> bool:
         """Journals the workload; whether that was possible."""
         self._descriptor = descriptor
-
-        def keep(db: Connection) -> bool:
-            known = Journal(db).descriptors()
-            Journal(db).describe(self._unit, at_s, descriptor)
-            self._supersede(Attempts(db), lambda before: _structure(known.get(before.unit)) == descriptor.structure)
+        with self._writing():
+            known = Journal(self._db).descriptors()
+            Journal(self._db).describe(self._unit, at_s, descriptor)
+            self._supersede(lambda before: _structure(known.get(before.unit)) == descriptor.structure)
             return True
-
-        return self._write(keep) or False
+        return False
 
     def leave_undescribed(self, why: str) -> None:
         """Journals why the workload is not known."""
-        self._write(lambda db: Journal(db).leave_undescribed(self._unit, why))
+        with self._writing():
+            Journal(self._db).leave_undescribed(self._unit, why)
 
-    def _supersede(self, attempts: Attempts, alike: Callable[[Attempt], bool]) -> None:
+    def _supersede(self, alike: Callable[[Attempt], bool]) -> None:
         """Notes of attempts that somebody ended within the hour that their workload began again with this one."""
+        attempts = Attempts(self._db)
         for before in attempts.stopped_before(self._unit, self.number, SUPERSEDED_S):
             if before.cause.reason in MAY_BE_SUPERSEDED and not before.said and alike(before):
                 after_s = max(0.0, self._began_s - (before.ended_at_s or 0.0))
@@ -193,21 +193,20 @@ class Record:
 
     def keep_pace(self, attempt: int, slices: Sequence[Slice]) -> None:
         """Journals how an attempt went so far."""
-        self._write(lambda db: Paces(db).keep(self._unit, attempt, slices))
+        with self._writing():
+            Paces(self._db).keep(self._unit, attempt, slices)
 
     def keep_usage(self, attempt: int, usage: Usage) -> None:
         """Journals what an attempt used of this host so far."""
-        self._write(lambda db: Usages(db).keep(self._unit, attempt, usage))
+        with self._writing():
+            Usages(self._db).keep(self._unit, attempt, usage)
 
     def keep_findings(self, findings: Sequence[WatchFinding], steps: int) -> None:
         """Journals what was found so far, where it has changed."""
-
-        def keep(db: Connection) -> None:
-            Attempts(db).keep_findings(self._unit, self.number, steps, [asdict(one) for one in findings])
-            self._kept = list(findings)
-
-        if list(findings) != self._kept:
-            self._write(keep)
+        with self._writing():
+            if list(findings) != self._kept:
+                Attempts(self._db).keep_findings(self._unit, self.number, steps, [asdict(one) for one in findings])
+                self._kept = list(findings)
 
     def move_end(self, ends_at_s: float) -> None:
         """Takes another limit of the job than the one that its scheduler set at the start."""
@@ -215,9 +214,9 @@ class Record:
 
     def settle(self, end: LeaseEnd) -> None:
         """Joins what the provider said of the end of the lease to the last attempt, which is over."""
-        became = self._write(lambda db: lease_ends.settle(db, end))
-        if became:
-            self._ours.say(became)
+        with self._writing():
+            if became := lease_ends.settle(self._db, end):
+                self._ours.say(became)
 
     def asked(self, asked: Asked) -> None:
         """Journals at once while what somebody ended the job: little time may be left."""
@@ -266,15 +265,11 @@ class Record:
     def _vote(self, paths: Sequence[Path], at_s: float) -> None:
         """Keeps a vote where the attempt stalled between two nodes."""
         pair = diagnose_attempt.stalled_between(paths, self._ours)
-        if pair is None:
-            return
-        source = f"flight recorder of attempt {self.number}"
-
-        def cast(db: Connection) -> None:
-            Votes(db).cast(Vote(self._unit, at_s / SECONDS_PER_HOUR, pair, None, source))
-            self._ours.say(f"noted a vote for the way between {' and '.join(pair)}")
-
-        self._write(cast)
+        with self._writing():
+            if pair is not None:
+                source = f"flight recorder of attempt {self.number}"
+                Votes(self._db).cast(Vote(self._unit, at_s / SECONDS_PER_HOUR, pair, None, source))
+                self._ours.say(f"noted a vote for the way between {' and '.join(pair)}")
 
     def _tell(self, state: AttemptState, cause: AttemptCause) -> None:
         """Prints the lines about the attempt's end, unless somebody ended it and nothing is to be done."""
@@ -323,8 +318,8 @@ class Record:
     def _end(
         self, state: AttemptState, at_s: float, how: Ending | None, steps: int, findings: Sequence[WatchFinding]
     ) -> None:
-        self._write(
-            lambda db: Attempts(db).end(
+        with self._writing():
+            Attempts(self._db).end(
                 self._unit,
                 self.number,
                 state,
@@ -334,26 +329,21 @@ class Record:
                 steps=steps,
                 findings=[asdict(finding) for finding in findings],
             )
-        )
 
     def _cause(self, paths: Sequence[Path], findings: Sequence[WatchFinding], status: int | None) -> Explained:
-        dropped = self._write(self._rules, "cannot read the filter rules") or frozenset()
+        dropped: AbstractSet[str] = frozenset()
+        with self._writing("cannot read the filter rules"):
+            dropped = load_rules(self._home / FILE).of(workload_name(self._db, self._home, self._unit))
         found = diagnose_attempt.cause_of(paths, findings, status, self._home, self._ours, dropped)
         return diagnose_attempt.with_space(found, self.paths, self._ours)
 
-    def _rules(self, db: Connection) -> AbstractSet[str]:
-        return load_rules(self._home / FILE).of(workload_name(db, self._home, self._unit))
-
     def _learn(self, at_s: float, findings: Sequence[WatchFinding], found: dict[int, Path]) -> None:
         """Takes what a healthy attempt printed; one with a finding that still held is none."""
-
-        def take(db: Connection) -> None:
-            dumps = set(diagnose_attempt.dumps_of(self._run_dir))
-            logs = [path for path in self._paths(found) if path not in dumps]
-            learn(db, self._home, self._unit, self.number, at_s, logs)
-
-        if all(finding.cleared_at_s is not None or finding.kind is Kind.HINT for finding in findings):
-            self._write(take, "cannot learn from the job's output")
+        with self._writing("cannot learn from the job's output"):
+            if all(finding.cleared_at_s is not None or finding.kind is Kind.HINT for finding in findings):
+                dumps = set(diagnose_attempt.dumps_of(self._run_dir))
+                logs = [path for path in self._paths(found) if path not in dumps]
+                learn(self._db, self._home, self._unit, self.number, at_s, logs)
 
     def _explain(self, explained: Explained, *, counted: bool) -> Sequence[Precedent]:
         """Journals why; the nearest incidents before this one."""
@@ -364,16 +354,14 @@ class Record:
             note = json.dumps({"attempt": self.number, "counted": counted} | asdict(cause))
             if self._notes:
                 (self._run_dir / f"cause-{self.number}.json").write_text(note, encoding="utf-8")
-        self._write(partial(self._keep_cause, cause, counted=counted))
-        if not explained.lines:
-            return ()
-        keep = (self._unit, self.number, explained.lines, explained.sure)
-        return self._write(lambda db: Incidents(db).keep(*keep), "cannot keep the incident") or ()
-
-    def _keep_cause(self, cause: AttemptCause, db: Connection, *, counted: bool) -> None:
-        Attempts(db).explain(self._unit, self.number, cause)
-        if counted:
-            Attempts(db).count(self._unit, self.number)
+        with self._writing():
+            Attempts(self._db).explain(self._unit, self.number, cause)
+            if counted:
+                Attempts(self._db).count(self._unit, self.number)
+        with self._writing("cannot keep the incident"):
+            if explained.lines:
+                return Incidents(self._db).keep(self._unit, self.number, explained.lines, explained.sure)
+        return ()
 
     def _paths(self, found: dict[int, Path]) -> list[Path]:
         """Files of the last attempt only: output of earlier attempts would be taken for its own."""

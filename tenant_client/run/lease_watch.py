@@ -37,7 +37,7 @@ class LeaseWatch(Watcher):
         self._say_end()
         return ()
 
-    def settle(self, at_s: float) -> None:
+    def close(self, at_s: float) -> None:
         """Joins the end of the lease to the attempt, which is over."""
         self._hinted.read(at_s, at_once=True)
         self._say_end()

@@ -67,7 +67,6 @@ class Observer:
         self._record = self._begun(int(told["attempt"]))
         self._hinted = Hinted(settings.home, settings.lease)
         self._ranks = RankWatch(self._run_dir, settings.limits, at_s)
-        self._lease = LeaseWatch(self._hinted, self._run_dir, self._ranks, self._record, ours.say)
         self._launcher = Launcher(self._run_dir)
         workload = RunWorkload(self._run_dir, sampled=settings.sample)
         self._workload = WorkloadWatch(workload, self._record, ours.say)
@@ -82,14 +81,13 @@ class Observer:
         )
         record.begin(self._started_at_s, attempt)
         record.name(settings.job)
-        record.place(nodes)
         record.keep_start(settings.command, jobs_environment(os.environ), nodes)
         return record
 
     def _all(self) -> Iterator[Watcher]:
         """Who watches, in the order in which they look."""
         settings, run_dir, record = self._settings, self._run_dir, self._record
-        yield self._lease
+        yield LeaseWatch(self._hinted, run_dir, self._ranks, record, self._ours.say)
         yield FailureRate(settings.home, settings.lease, run_dir, self._hinted.standing)
         if settings.watch:
             yield self._ranks
@@ -181,9 +179,7 @@ class Observer:
             self._record.say_good_end(at_s, self._workload.words)
         else:
             self._ours.say(self._workload.words)
-        with self._ours.guard("cannot join the end of the lease to the attempt"):
-            self._lease.settle(at_s)
-        self._watchers.close()
+        self._watchers.close(at_s)
         with self._ours.guard("cannot remove torchrun's directory"):
             if self._elastic is not None and self._elastic_is_ours:
                 restarts.remove_if_empty(self._elastic)

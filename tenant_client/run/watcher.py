@@ -32,8 +32,8 @@ class Watcher(Protocol):
         """Ends the watch before the diagnosis; the new findings. `how` is None if the exit status is unknown."""
         return ()
 
-    def close(self) -> None:
-        """Gives back what it holds, after the diagnosis."""
+    def close(self, at_s: float) -> None:
+        """Does what is left after the diagnosis, and gives back what it holds."""
         return
 
 
@@ -56,14 +56,12 @@ class Watchers:
         """The job has ended."""
         self._each(at_s, lambda watcher: watcher.finish(at_s, how))
 
-    def close(self) -> None:
+    def close(self, at_s: float) -> None:
         """Nobody looks any more."""
-        for watcher in self._all:
-            with self._ours.guard(watcher.failure):
-                watcher.close()
+        self._each(at_s, lambda watcher: watcher.close(at_s))
 
-    def _each(self, now_s: float, turn: Callable[[Watcher], Sequence[WatchFinding]]) -> None:
+    def _each(self, now_s: float, turn: Callable[[Watcher], Sequence[WatchFinding] | None]) -> None:
         for watcher in self._all:
             with self._ours.guard(watcher.failure):
-                for finding in turn(watcher):
+                for finding in turn(watcher) or ():
                     self._say(finding, now_s)

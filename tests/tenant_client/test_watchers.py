@@ -34,7 +34,7 @@ class Steady(Watcher):
         self.ended.append(how)
         return ()
 
-    def close(self) -> None:
+    def close(self, at_s: float) -> None:
         self.closed = True
 
 
@@ -49,7 +49,7 @@ class Broken(Watcher):
     def finish(self, at_s: float, how: Ending | None) -> Sequence[WatchFinding]:
         raise OSError("full moon")
 
-    def close(self) -> None:
+    def close(self, at_s: float) -> None:
         raise RuntimeError("eclipse")
 
 
@@ -59,7 +59,7 @@ def test_a_watcher_that_raises_is_named_and_the_others_look_end_and_close() -> N
     for now_s in (1.0, 2.0, 3.0):
         watchers.look(now_s, [RANK])
     watchers.finish(4.0, Ending(1))
-    watchers.close()
+    watchers.close(5.0)
     assert said == [(SEEN, 1.0), (SEEN, 1.0)]
     assert list(watchers.findings) == [SEEN, SEEN]
     for one in (before, after):

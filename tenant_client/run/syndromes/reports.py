@@ -57,6 +57,6 @@ class Reports(Watcher):
             ]
         return ()
 
-    def close(self) -> None:
+    def close(self, at_s: float) -> None:
         """Ends the watch."""
         self._syndromes.close()
