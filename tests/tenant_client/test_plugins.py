@@ -14,7 +14,7 @@ import pytest
 from federation.runtime.plugins import Plugin, PluginFailed
 from tenant_client.records.attempts import Attempt
 from tenant_client.run.hook.progress import Progress
-from tenant_client.run.plugins import PluginWatcher
+from tenant_client.run.plugins import SOURCES, WATCHERS, PluginWatcher
 from tenant_client.run.watchdog import Kind, WatchFinding
 from tests.jobs.wrapped import PROGRAM, ROOT, attempts, environment, run
 
@@ -261,3 +261,9 @@ def test_a_plug_in_that_finds_much_fills_no_journal() -> None:
 
 def test_a_failure_is_one_line_whatever_it_says() -> None:
     assert len(PluginFailed("acme", "x" * 1000).what) < 300
+
+
+def test_each_seam_has_its_paragraph() -> None:
+    pages = (ROOT / "docs/seams.md").read_text(encoding="utf-8").split("\n## ")
+    headings = [page.partition("\n")[0] for page in pages[1:]]
+    assert {heading.rpartition(": ")[2] for heading in headings} == {f"`{WATCHERS}`", f"`{SOURCES}`"}
