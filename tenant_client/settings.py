@@ -64,6 +64,15 @@ class ExpectationsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     window_days: Annotated[int, msgspec.Meta(ge=1, le=366)] = 30
 
 
+class PluginsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Distributions whose log formats and watchers are loaded, by the names that pip knows; see docs/architecture.md, "Plug-ins".
+
+    What is enabled runs with the rights of these programs, which hold keys.
+    """
+
+    enable: tuple[str, ...] = ()
+
+
 class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of tenant.toml."""
 
@@ -73,3 +82,4 @@ class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checks: ChecksTable = ChecksTable()
     decisions: DecisionsTable = DecisionsTable()
     expectations: ExpectationsTable = ExpectationsTable()
+    plugins: PluginsTable = PluginsTable()

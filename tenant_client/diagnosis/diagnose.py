@@ -21,21 +21,12 @@ In a log directory of torchelastic only the last attempt counts: earlier ones we
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 
 from federation.protocol.causes import Domain
-from federation.runtime.reading import (
-    DEFAULT_LIMITS,
-    CappedReader,
-    ReadLimits,
-    SourceError,
-    form_of,
-    is_text,
-    open_inputs,
-)
+from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
 from tenant_client.diagnosis import collectives
 from tenant_client.diagnosis.collectives.ras import analyse_ras, ras_evidence
 from tenant_client.diagnosis.filter_rules import keeps
@@ -43,29 +34,17 @@ from tenant_client.diagnosis.lessons import Lessons
 from tenant_client.diagnosis.log_templates import Templates
 from tenant_client.diagnosis.odd_calls import mismatch
 from tenant_client.diagnosis.wording import shared_fault, told
-from tenant_client.sources import (
-    elastic,
-    exit_status,
-    flight_recorder,
-    host_log,
-    job_log,
-    kernel_log,
-    nccl_inspector,
-    nccl_log,
-    nccl_ras,
-    nccl_ras_text,
-    torchrun,
-)
+from tenant_client.sources import elastic, exit_status, job_log, kernel_log, nccl_ras, torchrun
 from tenant_client.sources.cues import Level, level_of
 from tenant_client.sources.evidence import Evidence, Role
 from tenant_client.sources.exit_status import EXIT_CODE
 from tenant_client.sources.flight_recorder import Dump
+from tenant_client.sources.formats import FORMATS, Format, Found, Head, NotOfAJob
 from tenant_client.sources.job_log import Leftover
 from tenant_client.sources.reasons import REASONS, UNKNOWN
 from tenant_client.sources.scanning import Line
 from tenant_client.sources.xid import XIDS, XidRole
 
-_HEAD = 16 << 10
 _FEW = 8
 _HINTS = 5
 _MOST_FILES = 100_000
@@ -73,21 +52,11 @@ _MOST_LOCAL = 8  # ranks of most hosts
 _IS_PACKED = re.compile(r"\bunpack")
 _BESIDE_SLEEP = 100  # lines
 _LESSON = "lessons"
-_INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 CANCELLED = "cancelled"
 _TIMED_OUT = "collective_timeout"
 _NO_MEMORY, _KILLED, _UNEVEN_END = "host_out_of_memory", "killed", "uneven_end"
 _VERDICTS = (torchrun.SOURCE, exit_status.SOURCE)
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
-_EMPTY = "an empty file"
-_JOB_LOG = "job log"
-_NCCL_LOG = "NCCL log"
-_FORMS: Mapping[str, ModuleType] = {
-    "torchelastic error file": elastic,
-    "kernel log": kernel_log,
-    "answer of NCCL's RAS": nccl_ras_text,
-    _NCCL_LOG: nccl_log,
-}
 # Symptoms, those nearest to the cause first; killed GPU contexts last, since every killed process leaves some.
 _SYMPTOMS = (Level.HARDWARE, Level.MEMORY, Level.WORKER, Level.NETWORK, Level.COLLECTIVE, Level.PROGRAM, Level.DEVICE)
 
@@ -182,6 +151,18 @@ class Gathered:
     dumps: list[Dump] = field(default_factory=list)
     ras: list[nccl_ras.Answer] = field(default_factory=list)
 
+    def take(self, file: str, found: Found) -> None:
+        """Sorts in one thing that a file holds."""
+        match found:
+            case Evidence():
+                self.evidence.append(found)
+            case Leftover():
+                self.leftovers[file] = found
+            case Dump():
+                self.dumps.append(found)
+            case nccl_ras.Answer():
+                self.ras.append(found)
+
 
 @dataclass(frozen=True)
 class UnknownLine:
@@ -196,23 +177,21 @@ class UnknownLine:
 # ---- reading -------------------------------------------------------------------------------------------------------
 
 
-def gather(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS) -> Gathered:
+def gather(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS, formats: Sequence[Format] = FORMATS) -> Gathered:
     """Reads files, and directories recursively. An unreadable file is a fault and does not stop the rest.
 
-    The format is detected from the content. What is no text is left out: told of an archive, and of a directory where
-    it is packed otherwise than can be unpacked here; a fault where it was named itself.
+    The format is the first of `formats` that knows its beginning. What is no text is left out: told of an archive,
+    and of a directory where it is packed otherwise than can be unpacked here; a fault where it was named itself.
     """
     gathered = Gathered()
     for path in paths:
         for file, named in files_in(path):
             try:
-                _read(file, limits, gathered, named=named)
+                _read(file, limits, formats, gathered, named=named)
             except SourceError as fault:
                 gathered.faults.append(fault)
             except OSError as error:
                 gathered.faults.append(SourceError(str(file), "", error.strerror or "unreadable"))
-    gathered.taken_for |= {dump.file: "flight recorder dump" for dump in gathered.dumps}
-    gathered.taken_for |= {answer.file: "answer of NCCL's RAS" for answer in gathered.ras}
     if gathered.dumps:
         gathered.evidence += collectives.evidence(collectives.analyse(gathered.dumps))
     if gathered.ras:
@@ -245,47 +224,27 @@ def _attempt(file: Path) -> tuple[str, int]:
     return "", -1
 
 
-def _read(file: Path, limits: ReadLimits, gathered: Gathered, *, named: bool) -> None:
+def _read(file: Path, limits: ReadLimits, formats: Sequence[Format], gathered: Gathered, *, named: bool) -> None:
     with open_inputs(file, limits) as inputs:
-        taken = [_take(reader, limits, gathered) for reader in inputs]
+        taken = [_take(reader, limits, formats, gathered) for reader in inputs]
     others = [fault for fault in taken if fault]
     if named and others and len(others) == len(taken):
         raise others[0]
     gathered.left_out += others if named else (fault for fault in others if _IS_PACKED.search(fault.what))
 
 
-def _take(reader: CappedReader, limits: ReadLimits, gathered: Gathered) -> SourceError | None:
+def _take(reader: CappedReader, limits: ReadLimits, formats: Sequence[Format], gathered: Gathered) -> NotOfAJob | None:
     """Reads one input; why it is none, if it is none."""
-    head = reader.peek()[:_HEAD]
-    if flight_recorder.looks_like(head, Path(reader.file).name):
-        gathered.dumps.append(flight_recorder.read_dump(reader, limits))
-    elif nccl_ras.looks_like(head):
-        gathered.ras.extend(nccl_ras.read(reader, limits))
-    elif nccl_inspector.looks_like(head):
-        return SourceError(reader.file, 0, _INSPECTOR, hint="read them with `pharoah-tenant stragglers`")
-    elif is_text(head):
-        gathered.evidence.extend(_evidence(reader, head, limits, gathered))
-    elif head:
-        return SourceError(reader.file, 0, f"not a log or dump of a job: {form_of(head)}")
-    else:
-        gathered.taken_for[reader.file] = _EMPTY
+    head = Head.of(reader)
+    form = next(one for one in formats if one.looks_like(head))
+    gathered.taken_for[reader.file] = form.name
+    try:
+        for found in form.read(reader, limits):
+            gathered.take(reader.file, found)
+    except NotOfAJob as fault:
+        del gathered.taken_for[reader.file]
+        return fault
     return None
-
-
-def _evidence(reader: CappedReader, head: bytes, limits: ReadLimits, gathered: Gathered) -> Iterator[Evidence]:
-    text = head.decode("utf-8", "replace")
-    form = next((name for name, source in _FORMS.items() if source.looks_like(text)), "") or host_log.form_of(text)
-    gathered.taken_for[reader.file] = form or _JOB_LOG
-    if form in _FORMS and form != _NCCL_LOG:
-        yield from _FORMS[form].read(reader, limits)
-    elif form == host_log.BUG_REPORT:
-        yield from kernel_log.read(reader, limits)
-    elif form in ("", host_log.SYSTEM_LOG, _NCCL_LOG):  # a job that NCCL logs at length writes other lines, too
-        leftover = gathered.leftovers.setdefault(reader.file, Leftover())
-        rank = elastic.rank_of(reader.file)
-        own = host_log.of_jobs(reader, text, limits) if form == host_log.SYSTEM_LOG else reader
-        for seen in job_log.read(own, limits, leftover):
-            yield replace(seen, rank=rank) if seen.rank is None else seen
 
 
 # ---- deciding ------------------------------------------------------------------------------------------------------

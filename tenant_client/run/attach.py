@@ -98,9 +98,7 @@ def _observer_of(pid: int, settings: RunSettings, now_s: float) -> Observer:
     else:
         place = make_place(settings.home, settings.lease, elastic=False)
         told |= {"run_dir": str(place.run_dir), "attempt": str(place.attempt)}
-    observer = Observer(settings, told, FailOpen(quiet=settings.quiet))
-    observer.begin(pid, now_s)
-    return observer
+    return Observer(settings, told, FailOpen(quiet=settings.quiet), pid, now_s)
 
 
 def _environment_of(pid: int) -> dict[str, str]:

@@ -6,7 +6,8 @@ A restart by torchrun ends an attempt and begins the next one of the same lease.
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
@@ -54,12 +55,17 @@ from tenant_client.workload.descriptor import Descriptor
 
 _BUSY_MS = 5000
 _MOST_KNOWN = 3
+_UNWRITTEN = "cannot write the journal"
 _WATCH = "watch"
 _OWN = (_WATCH, "exit_status")  # what a stall says already
 
 
+class _NoJournal(Exception):
+    """The journal could not be opened, which was said."""
+
+
 class Record:
-    """The attempts of one `run`; the last one is open."""
+    """The attempts of one `run`; the last one is open. What cannot be journalled is said all the same."""
 
     def __init__(
         self,
@@ -79,7 +85,6 @@ class Record:
         self._run_dir = run_dir
         self._logs = logs
         self._ours = ours
-        self._lessons = home / "lessons.json"
         self._home = home
         self._job = ""
         self._began_s = 0.0
@@ -94,44 +99,49 @@ class Record:
         self._only_node = where.only_node if notes else ""
         self._descriptor: Descriptor | None = None
         self._connection: Connection | None = None
-        self._attempts: Attempts | None = None
-        self._journal: Journal | None = None
-        with ours.guard("cannot write the journal"):
+        with ours.guard(_UNWRITTEN):
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._connection = _opened(home)
-            self._attempts, self._journal = Attempts(self._connection), Journal(self._connection)
+
+    @contextmanager
+    def _writing(self, failure: str = _UNWRITTEN) -> Iterator[None]:
+        """Runs a block that uses `_db`; an error in it becomes a warning that begins with `failure`."""
+        with self._ours.guard(failure), suppress(_NoJournal):
+            yield
+
+    @property
+    def _db(self) -> Connection:
+        if self._connection is None:
+            raise _NoJournal
+        return self._connection
 
     def begin(self, started_at_s: float, number: int) -> None:
         """Journals a start."""
         self.number = number
         self._began_s = self._began_s or started_at_s
-        with self._ours.guard("cannot write the journal"):
-            if self._attempts is not None:
-                self.number = self._attempts.begin(self._unit, started_at_s, number=number, lives=self._lives)
+        with self._writing():
+            attempts = Attempts(self._db)
+            self.number = attempts.begin(self._unit, started_at_s, number=number, lives=self._lives)
 
     def keep_start(self, command: Sequence[str], environment: Mapping[str, str], node_list: str) -> None:
-        """Journals what the attempt was started with, and on which nodes."""
-        with self._ours.guard("cannot journal what the job was started with"):
-            if self._connection is not None and command:
-                key = digest_key(self._connection, secrets.token_bytes)
-                Starts(self._connection).keep(
-                    self._unit, self.number, started(command, environment, Path.cwd(), key, node_list)
-                )
+        """Journals what the attempt was started with, and the nodes of the lease, for `exclude`."""
+        with self._writing():
+            if node_list:
+                Journal(self._db).place(self._unit, node_list)
+        with self._writing("cannot journal what the job was started with"):
+            if command:
+                key = digest_key(self._db, secrets.token_bytes)
+                start = started(command, environment, Path.cwd(), key, node_list)
+                Starts(self._db).keep(self._unit, self.number, start)
 
     def name(self, job: str) -> None:
         """Journals the name of the job."""
         self._job = job
-        with self._ours.guard("cannot write the journal"):
-            if self._attempts is not None and job:
-                jobs = self._attempts.jobs()
-                self._attempts.name(self._unit, job)
+        with self._writing():
+            if job:
+                jobs = Attempts(self._db).jobs()
+                Attempts(self._db).name(self._unit, job)
                 self._supersede(lambda before: same_job(jobs.get(before.unit, ""), job))
-
-    def place(self, node_list: str) -> None:
-        """Journals the nodes of the lease, for `exclude`."""
-        with self._ours.guard("cannot write the journal"):
-            if self._journal is not None and node_list:
-                self._journal.place(self._unit, node_list)
 
     def restarted(
         self,
@@ -159,50 +169,43 @@ class Record:
     def describe(self, descriptor: Descriptor, at_s: float) -> bool:
         """Journals the workload; whether that was possible."""
         self._descriptor = descriptor
-        with self._ours.guard("cannot write the journal"):
-            if self._journal is not None:
-                known = self._journal.descriptors()
-                self._journal.describe(self._unit, at_s, descriptor)
-                self._supersede(lambda before: _structure(known.get(before.unit)) == descriptor.structure)
-                return True
+        with self._writing():
+            known = Journal(self._db).descriptors()
+            Journal(self._db).describe(self._unit, at_s, descriptor)
+            self._supersede(lambda before: _structure(known.get(before.unit)) == descriptor.structure)
+            return True
         return False
 
     def leave_undescribed(self, why: str) -> None:
         """Journals why the workload is not known."""
-        with self._ours.guard("cannot write the journal"):
-            if self._journal is not None:
-                self._journal.leave_undescribed(self._unit, why)
+        with self._writing():
+            Journal(self._db).leave_undescribed(self._unit, why)
 
     def _supersede(self, alike: Callable[[Attempt], bool]) -> None:
         """Notes of attempts that somebody ended within the hour that their workload began again with this one."""
-        if self._attempts is None:
-            return
-        for before in self._attempts.stopped_before(self._unit, self.number, SUPERSEDED_S):
+        attempts = Attempts(self._db)
+        for before in attempts.stopped_before(self._unit, self.number, SUPERSEDED_S):
             if before.cause.reason in MAY_BE_SUPERSEDED and not before.said and alike(before):
                 after_s = max(0.0, self._began_s - (before.ended_at_s or 0.0))
                 requeued = self._requeued and before.unit == self._unit
                 cause = superseded(before.cause, self._unit, after_s, requeued=requeued)
-                self._attempts.explain(before.unit, before.attempt, cause)
+                attempts.explain(before.unit, before.attempt, cause)
 
     def keep_pace(self, attempt: int, slices: Sequence[Slice]) -> None:
         """Journals how an attempt went so far."""
-        with self._ours.guard("cannot write the journal"):
-            if self._connection is not None:
-                Paces(self._connection).keep(self._unit, attempt, slices)
+        with self._writing():
+            Paces(self._db).keep(self._unit, attempt, slices)
 
     def keep_usage(self, attempt: int, usage: Usage) -> None:
         """Journals what an attempt used of this host so far."""
-        with self._ours.guard("cannot write the journal"):
-            if self._connection is not None:
-                Usages(self._connection).keep(self._unit, attempt, usage)
+        with self._writing():
+            Usages(self._db).keep(self._unit, attempt, usage)
 
     def keep_findings(self, findings: Sequence[WatchFinding], steps: int) -> None:
         """Journals what was found so far, where it has changed."""
-        if list(findings) == self._kept:
-            return
-        with self._ours.guard("cannot write the journal"):
-            if self._attempts is not None:
-                self._attempts.keep_findings(self._unit, self.number, steps, [asdict(one) for one in findings])
+        with self._writing():
+            if list(findings) != self._kept:
+                Attempts(self._db).keep_findings(self._unit, self.number, steps, [asdict(one) for one in findings])
                 self._kept = list(findings)
 
     def move_end(self, ends_at_s: float) -> None:
@@ -211,8 +214,8 @@ class Record:
 
     def settle(self, end: LeaseEnd) -> None:
         """Joins what the provider said of the end of the lease to the last attempt, which is over."""
-        with self._ours.guard("cannot write the journal"):
-            if self._connection is not None and (became := lease_ends.settle(self._connection, end)):
+        with self._writing():
+            if became := lease_ends.settle(self._db, end):
                 self._ours.say(became)
 
     def asked(self, asked: Asked) -> None:
@@ -262,11 +265,10 @@ class Record:
     def _vote(self, paths: Sequence[Path], at_s: float) -> None:
         """Keeps a vote where the attempt stalled between two nodes."""
         pair = diagnose_attempt.stalled_between(paths, self._ours)
-        with self._ours.guard("cannot write the journal"):
-            if self._connection is not None and pair is not None:
-                Votes(self._connection).cast(
-                    Vote(self._unit, at_s / SECONDS_PER_HOUR, pair, None, f"flight recorder of attempt {self.number}")
-                )
+        with self._writing():
+            if pair is not None:
+                source = f"flight recorder of attempt {self.number}"
+                Votes(self._db).cast(Vote(self._unit, at_s / SECONDS_PER_HOUR, pair, None, source))
                 self._ours.say(f"noted a vote for the way between {' and '.join(pair)}")
 
     def _tell(self, state: AttemptState, cause: AttemptCause) -> None:
@@ -316,37 +318,32 @@ class Record:
     def _end(
         self, state: AttemptState, at_s: float, how: Ending | None, steps: int, findings: Sequence[WatchFinding]
     ) -> None:
-        with self._ours.guard("cannot write the journal"):
-            if self._attempts is not None:
-                self._attempts.end(
-                    self._unit,
-                    self.number,
-                    state,
-                    at_s,
-                    exit_code=how.exit_code if how else None,
-                    signal=how.signal if how else None,
-                    steps=steps,
-                    findings=[asdict(finding) for finding in findings],
-                )
+        with self._writing():
+            Attempts(self._db).end(
+                self._unit,
+                self.number,
+                state,
+                at_s,
+                exit_code=how.exit_code if how else None,
+                signal=how.signal if how else None,
+                steps=steps,
+                findings=[asdict(finding) for finding in findings],
+            )
 
     def _cause(self, paths: Sequence[Path], findings: Sequence[WatchFinding], status: int | None) -> Explained:
         dropped: AbstractSet[str] = frozenset()
-        with self._ours.guard("cannot read the filter rules"):
-            if self._connection is not None:
-                workload = workload_name(self._connection, self._home, self._unit)
-                dropped = load_rules(self._home / FILE).of(workload)
-        found = diagnose_attempt.cause_of(paths, findings, status, self._lessons, self._ours, dropped)
+        with self._writing("cannot read the filter rules"):
+            dropped = load_rules(self._home / FILE).of(workload_name(self._db, self._home, self._unit))
+        found = diagnose_attempt.cause_of(paths, findings, status, self._home, self._ours, dropped)
         return diagnose_attempt.with_space(found, self.paths, self._ours)
 
     def _learn(self, at_s: float, findings: Sequence[WatchFinding], found: dict[int, Path]) -> None:
         """Takes what a healthy attempt printed; one with a finding that still held is none."""
-        with self._ours.guard("cannot learn from the job's output"):
-            if any(finding.cleared_at_s is None and finding.kind is not Kind.HINT for finding in findings):
-                return
-            dumps = set(diagnose_attempt.dumps_of(self._run_dir))
-            logs = [path for path in self._paths(found) if path not in dumps]
-            if self._connection is not None:
-                learn(self._connection, self._home, self._unit, self.number, at_s, logs)
+        with self._writing("cannot learn from the job's output"):
+            if all(finding.cleared_at_s is not None or finding.kind is Kind.HINT for finding in findings):
+                dumps = set(diagnose_attempt.dumps_of(self._run_dir))
+                logs = [path for path in self._paths(found) if path not in dumps]
+                learn(self._db, self._home, self._unit, self.number, at_s, logs)
 
     def _explain(self, explained: Explained, *, counted: bool) -> Sequence[Precedent]:
         """Journals why; the nearest incidents before this one."""
@@ -357,14 +354,13 @@ class Record:
             note = json.dumps({"attempt": self.number, "counted": counted} | asdict(cause))
             if self._notes:
                 (self._run_dir / f"cause-{self.number}.json").write_text(note, encoding="utf-8")
-        with self._ours.guard("cannot write the journal"):
-            if self._attempts is not None:
-                self._attempts.explain(self._unit, self.number, cause)
-                if counted:
-                    self._attempts.count(self._unit, self.number)
-        with self._ours.guard("cannot keep the incident"):
-            if self._connection is not None and explained.lines:
-                return Incidents(self._connection).keep(self._unit, self.number, explained.lines, explained.sure)
+        with self._writing():
+            Attempts(self._db).explain(self._unit, self.number, cause)
+            if counted:
+                Attempts(self._db).count(self._unit, self.number)
+        with self._writing("cannot keep the incident"):
+            if explained.lines:
+                return Incidents(self._db).keep(self._unit, self.number, explained.lines, explained.sure)
         return ()
 
     def _paths(self, found: dict[int, Path]) -> list[Path]:

@@ -73,7 +73,7 @@ def cause_of(
     paths: Sequence[Path],
     findings: Iterable[WatchFinding],
     status: int | None,
-    lessons: Path,
+    home: Path,
     ours: FailOpen,
     dropped: AbstractSet[str] = frozenset(),
 ) -> Explained:
@@ -82,18 +82,19 @@ def cause_of(
     `dropped` are the lines that healthy attempts of the workload print.
     """
     with ours.guard("the diagnosis failed"):
-        from tenant_client.diagnosis.diagnose import explain, gather
+        from tenant_client.diagnosis.diagnose import explain
         from tenant_client.diagnosis.precedents import telling_lines
         from tenant_client.diagnosis.sureness import sureness_of
+        from tenant_client.run.plugins import gather_with_plugins
         from tenant_client.sources import exit_status
 
-        gathered = gather(paths)
+        gathered = gather_with_plugins(home, paths, lambda fault: ours.warn(fault.what))
         for fault in gathered.faults:
             ours.warn(str(fault))
         ended = exit_status.of(status or 0)
         gathered.evidence[:0] = watched(findings)
         gathered.evidence += [ended] if ended else []
-        found = explain(gathered, _lessons(lessons, ours))
+        found = explain(gathered, _lessons(home / "lessons.json", ours))
         source = found.root.source if found.root else ""
         return Explained(_cause(found), sureness_of(found), telling_lines(found, gathered, dropped), source)
     return Explained()

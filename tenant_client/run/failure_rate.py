@@ -8,7 +8,7 @@ nothing of the hardware, or the grant not how many nodes the lease has, there is
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -18,33 +18,40 @@ from federation.runtime.clock import SECONDS_PER_HOUR
 from tenant_client.advice.hints import Episode
 from tenant_client.advice.lease_hazard import LeaseHazard, hinted_per_hour, lease_hazard
 from tenant_client.run.hook.checkpoints import tell_rate
+from tenant_client.run.hook.progress import Progress
+from tenant_client.run.watchdog import WatchFinding
+from tenant_client.run.watcher import Watcher
 
 EVERY_S = 60.0
 _BUSY_S = 0.2
 
 
-class FailureRate:
-    """The rate of one lease: by the newest bundle and, while a hint stands, by the hint."""
+class FailureRate(Watcher):
+    """The rate of one lease: by the newest bundle and, while a hint is `standing`, by the hint."""
 
-    def __init__(self, home: Path, lease: str, run_dir: Path) -> None:
+    failure = "cannot tell how often the lease fails"
+
+    def __init__(self, home: Path, lease: str, run_dir: Path, standing: Callable[[float], Sequence[Episode]]) -> None:
         self._file, self._lease, self._run_dir = home / "tenant.db", lease, run_dir
+        self._standing = standing
         self._hazard: LeaseHazard | None = None
         self._start_h = 0.0
         self._bundle = -1
         self._read_at_s = -EVERY_S
         self._told: float | None = None
 
-    def tell(self, now_s: float, standing: Sequence[Episode]) -> None:
+    def look(self, now_s: float, ranks: Sequence[Progress]) -> Sequence[WatchFinding]:
         """Writes the rate for the hook where it has changed; the database is read every `EVERY_S`."""
         if not 0 <= now_s - self._read_at_s < EVERY_S:
             self._read_at_s = now_s
             self._read()
-        rate = self.per_hour(now_s / SECONDS_PER_HOUR, standing)
+        rate = self.per_hour(now_s / SECONDS_PER_HOUR, self._standing(now_s))
         if rate is None and self._told is not None:  # what was told was a hint's, which is over
             rate = 0.0
         if rate is not None and rate != self._told:
             tell_rate(self._run_dir, rate)
             self._told = rate
+        return ()
 
     def per_hour(self, now_h: float, standing: Sequence[Episode]) -> float | None:
         """Failures per hour now; None where nothing is known."""

@@ -11,11 +11,31 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
+from tenant_client.run.hook.progress import Progress
 from tenant_client.run.host_memory import text_of
+from tenant_client.run.watchdog import WatchFinding
+from tenant_client.run.watcher import Watcher
 
 _MOST_PATHS = 64
 _FULL_SHARE, _FULL_BYTES = 0.01, 64 << 20
 _MIB = 1 << 20
+
+
+class JobPaths(Watcher):
+    """Gathers in `paths` what the ranks of one attempt work with, while they run."""
+
+    failure = "cannot see which paths the job works with"
+
+    def __init__(self, paths: set[str]) -> None:
+        self._paths = paths
+        self._pids: set[int] = set()
+
+    def look(self, now_s: float, ranks: Sequence[Progress]) -> Sequence[WatchFinding]:
+        """Looks once at each process."""
+        for pid in {rank.pid for rank in ranks} - self._pids:
+            self._pids.add(pid)
+            self._paths |= paths_of(pid)
+        return ()
 
 
 def paths_of(pid: int, proc: Path = Path("/proc")) -> set[str]:

@@ -13,22 +13,26 @@ from tenant_client.run.host_memory import HostMemory
 from tenant_client.run.loss_trend import LossTrend
 from tenant_client.run.oom_kills import OomKills
 from tenant_client.run.watchdog import Kind, WatchFinding
+from tenant_client.run.watcher import Watcher
 
 
-class Health:
+class Health(Watcher):
     """Watches one attempt. `findings` are in the order in which they began; a rank has one of each kind at a time."""
 
-    def __init__(self, memory: HostMemory | None = None, kills: OomKills | None = None) -> None:
+    failure = "watching functions, memory and losses"
+
+    def __init__(self, run_dir: Path, memory: HostMemory | None = None, kills: OomKills | None = None) -> None:
         self.findings: list[WatchFinding] = []
+        self._run_dir = run_dir
         self._memory = memory or HostMemory()
         self._kills = kills or OomKills()
         self._pids: set[int] = set()  # of the attempt in which the kernel ended one
         self._functions = Differential()
         self._trends: dict[tuple[int, int], LossTrend] = {}
 
-    def look(self, now_s: float, run_dir: Path, ranks: Sequence[Progress]) -> list[WatchFinding]:
-        """Reads what lies in the run directory; returns the new findings. `ranks` are those of this host."""
-        found = (patterns.read(run_dir / patterns.file_name(progress.rank)) for progress in ranks)
+    def look(self, now_s: float, ranks: Sequence[Progress]) -> list[WatchFinding]:
+        """Reads what lies in the run directory; the new findings."""
+        found = (patterns.read(self._run_dir / patterns.file_name(progress.rank)) for progress in ranks)
         pids = {progress.rank: progress.pid for progress in ranks}
         return self.feed(now_s, ranks, [one for one in found if one is not None and one.pid == pids[one.rank]])
 

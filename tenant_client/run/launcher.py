@@ -4,17 +4,21 @@ The output is read from the bounded files that the relay keeps; lines that were 
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tenant_client.run.hook.progress import Progress
 from tenant_client.run.watchdog import Kind, WatchFinding
+from tenant_client.run.watcher import Watcher
 from tenant_client.sources.launcher_events import EventKind, LauncherEvent, read_event, tells
 
 _MOST_EVENTS, _MOST_FINDINGS = 10_000, 100  # a job whose every step fails fills no journal
 
 
-class Launcher:
+class Launcher(Watcher):
     """What the launcher of one job has said. `starts` has when each start of all workers after the first one began."""
+
+    failure = "cannot read what the launcher says"
 
     def __init__(self, run_dir: Path) -> None:
         self.starts: dict[int, float] = {}
@@ -24,8 +28,8 @@ class Launcher:
         self._first: int | None = None
         self._world_size: int | None = None
 
-    def read(self, now_s: float) -> list[WatchFinding]:
-        """New findings since the last call."""
+    def look(self, now_s: float, ranks: Sequence[Progress]) -> list[WatchFinding]:
+        """Reads on; the new findings."""
         before = len(self.findings)
         for line in self._output.lines():
             event = read_event(line)

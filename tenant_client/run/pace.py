@@ -11,7 +11,11 @@ from pathlib import Path
 
 from tenant_client.records.paces import SLICE_S, Slice
 from tenant_client.run.hook import readings
-from tenant_client.run.watchdog import Sample
+from tenant_client.run.hook.progress import Progress
+from tenant_client.run.rank_watch import sample_of
+from tenant_client.run.supervise import Ending
+from tenant_client.run.watchdog import Sample, WatchFinding
+from tenant_client.run.watcher import Watcher
 
 KEEP_EVERY_S = 60.0
 
@@ -79,27 +83,45 @@ class SavedSteps:
         return found.step if found is not None and found.at_s >= since_s else None
 
 
-class PaceRecorder:
-    """Follows one attempt after the other; `keep` stores the slices of an attempt by its number."""
+class PaceRecorder(Watcher):
+    """Follows one attempt after the other; `keep` stores the slices of an attempt by its number.
 
-    def __init__(self, run_dir: Path, keep: Callable[[int, Sequence[Slice]], None]) -> None:
+    `attempt` is the number of the one that runs, `hangs` whether it does.
+    """
+
+    failure = "cannot keep how the attempt goes"
+
+    def __init__(
+        self,
+        run_dir: Path,
+        attempt: Callable[[], int],
+        hangs: Callable[[], bool],
+        keep: Callable[[int, Sequence[Slice]], None],
+    ) -> None:
         self._saved = SavedSteps(run_dir)
-        self._keep = keep
+        self._running, self._hangs, self._keep = attempt, hangs, keep
         self._attempt = 0
         self._began_s = self._kept_s = 0.0
         self._pace = Pace(0.0)
 
-    def look(self, now_s: float, attempt: int, samples: Sequence[Sample], *, hangs: bool) -> None:
-        """One look at the ranks of this attempt; what was seen is kept every `KEEP_EVERY_S`."""
+    def look(self, now_s: float, ranks: Sequence[Progress]) -> Sequence[WatchFinding]:
+        """One look at the ranks of the attempt; what was seen is kept every `KEEP_EVERY_S`."""
+        attempt = self._running()
         if attempt != self._attempt:
-            self.keep(now_s)
+            self._store(now_s)
             self._attempt, self._began_s, self._pace = attempt, now_s, Pace(now_s)
-        self._pace.feed(now_s, samples, hangs=hangs, saved=self._saved.newest(self._began_s))
+        saved = self._saved.newest(self._began_s)
+        self._pace.feed(now_s, [*map(sample_of, ranks)], hangs=self._hangs(), saved=saved)
         if now_s - self._kept_s >= KEEP_EVERY_S:
-            self.keep(now_s)
+            self._store(now_s)
+        return ()
 
-    def keep(self, now_s: float) -> None:
-        """Keeps what was seen so far."""
+    def finish(self, at_s: float, how: Ending | None) -> Sequence[WatchFinding]:
+        """Keeps what was seen since."""
+        self._store(at_s)
+        return ()
+
+    def _store(self, now_s: float) -> None:
         self._kept_s = now_s
         if slices := self._pace.take():
             self._keep(self._attempt, slices)

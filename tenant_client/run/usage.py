@@ -12,6 +12,9 @@ from pathlib import Path
 from tenant_client.records.usages import Usage
 from tenant_client.run.hook.progress import Progress
 from tenant_client.run.host_memory import descendants, read_memory, text_of
+from tenant_client.run.supervise import Ending
+from tenant_client.run.watchdog import WatchFinding
+from tenant_client.run.watcher import Watcher
 
 KEEP_EVERY_S = 60.0
 _TICKS_S = 100.0  # USER_HZ of every Linux that Python's wheels run on
@@ -63,24 +66,32 @@ class UsageMeter:
             self.usage = replace(self.usage, steps=now.step - first.step, sent_bytes=sent, cpu_s=cpu_s)
 
 
-class UsageRecorder:
-    """Measures one attempt after the other; `keep` stores what one used by its number."""
+class UsageRecorder(Watcher):
+    """Measures one attempt after the other; `keep` stores what one used by its number; `attempt` is that of now."""
 
-    def __init__(self, keep: Callable[[int, Usage], None]) -> None:
-        self._keep = keep
+    failure = "cannot measure what the job uses"
+
+    def __init__(self, attempt: Callable[[], int], keep: Callable[[int, Usage], None]) -> None:
+        self._running, self._keep = attempt, keep
         self._attempt, self._kept_s, self._meter = 0, 0.0, UsageMeter()
 
-    def look(self, now_s: float, attempt: int, ranks: Sequence[Progress]) -> None:
-        """One look at the ranks of this attempt; what was seen is kept every `KEEP_EVERY_S`."""
+    def look(self, now_s: float, ranks: Sequence[Progress]) -> Sequence[WatchFinding]:
+        """One look at the ranks of the attempt; what was seen is kept every `KEEP_EVERY_S`."""
+        attempt = self._running()
         if attempt != self._attempt:
-            self.keep(now_s)
+            self._store(now_s)
             self._attempt, self._meter = attempt, UsageMeter()
         self._meter.look(ranks)
         if now_s - self._kept_s >= KEEP_EVERY_S:
-            self.keep(now_s)
+            self._store(now_s)
+        return ()
 
-    def keep(self, now_s: float) -> None:
-        """Keeps what was seen so far."""
+    def finish(self, at_s: float, how: Ending | None) -> Sequence[WatchFinding]:
+        """Keeps what was seen since."""
+        self._store(at_s)
+        return ()
+
+    def _store(self, now_s: float) -> None:
         self._kept_s = now_s
         if self._meter.usage.ranks:
             self._keep(self._attempt, self._meter.usage)

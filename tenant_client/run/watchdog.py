@@ -47,6 +47,7 @@ class Kind(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"  # the kernel ended a rank for want of memory: see `tenant_client.run.host_memory`
     UNEVEN_END = "uneven_end"
     LAUNCHER = "launcher"  # what the launcher said: see `tenant_client.run.launcher`
+    PLUG_IN = "plug_in"  # what a plug-in found that is none of the above: see `tenant_client.run.plugins`
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,53 @@
 """The workload of an attempt: a description from the first traces that give one, or the reason why there is none."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from crypto.errors import PharoahError
-from tenant_client.run.hook.progress import read
+from tenant_client.run.attempt_recorder import Record
+from tenant_client.run.hook.progress import Progress, read
 from tenant_client.run.hook.sampler import DESCRIBED, WILL_PROFILE
+from tenant_client.run.watchdog import WatchFinding
+from tenant_client.run.watcher import Watcher
 from tenant_client.workload.descriptor import Descriptor
 
 _LAST_TRACE_S = 5.0
+
+
+class WorkloadWatch(Watcher):
+    """Journals the workload of one attempt, or why it is not known yet; `say` hears once when it will be."""
+
+    failure = "cannot describe the traces"
+
+    def __init__(self, workload: "RunWorkload", record: Record, say: Callable[[str], None]) -> None:
+        self._workload, self._record, self._say = workload, record, say
+        self._why_not = ""
+
+    def look(self, now_s: float, ranks: Sequence[Progress]) -> Sequence[WatchFinding]:
+        """Takes the traces that are complete."""
+        self._take(self._workload.complete_traces(now_s), now_s, ended=False)
+        return ()
+
+    def take_last(self, at_s: float) -> None:
+        """Takes all traces: the job has ended."""
+        self._take(self._workload.traces(), at_s, ended=True)
+
+    @property
+    def words(self) -> str:
+        """What became of it, as a clause."""
+        return "workload described" if self._workload.described else f"workload not described: {self._why_not}"
+
+    def _take(self, traces: Sequence[Path], at_s: float, *, ended: bool) -> None:
+        found = self._workload.take(traces)
+        if found is not None:
+            self._workload.kept(kept=self._record.describe(found, at_s))
+        before, self._why_not = self._why_not, "" if self._workload.described else self._workload.why_not(ended=ended)
+        if self._why_not == before:
+            return
+        if self._why_not.startswith(WILL_PROFILE) and not before.startswith(WILL_PROFILE):
+            self._say(f"workload not described yet: {self._why_not}")
+        if self._why_not:
+            self._record.leave_undescribed(self._why_not)
 
 
 class RunWorkload:

@@ -213,6 +213,15 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return cue
 
 
+class _OwnTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    cue: tuple[_Row, ...]
+
+
+def own_cues(text: str, where: str) -> tuple[Cue, ...]:
+    """The cues of a format that brings its own table: rows `[[cue]]`, with the keys of this table's rows."""
+    return tuple(row.cue(order) for order, row in enumerate(convert(loads(text, where), _OwnTable, where).cue))
+
+
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     words: tuple[str, ...]
     looked_at: dict[str, str]

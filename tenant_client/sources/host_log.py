@@ -16,13 +16,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, joined, lines
 from tenant_client.sources.links import lasting
 
 SYSTEM_LOG = "system log of a host"
 BUG_REPORT = "NVIDIA bug report"
-_OTHERS = {
+OTHERS = {  # read for nothing
     "log of a display server": re.compile(r"^\[ *\d+\.\d{3}\] \((?:EE|II|WW|--|==|\*\*|\+\+|!!|NI|\?\?)\)"),
     "log of a web server": re.compile(
         r"^\d{4}/\d\d/\d\d [\d:]{8} \[\w+\] \d+#\d+: |^\[\w{3} \w{3} \d\d [\d:.]+ \d{4}\] \[\w*:\w+\] \[pid "
@@ -42,6 +43,7 @@ _OF_A_JOB = re.compile(
 _SERVICE = re.compile(r"kernel|\S+d|\S+-daemon|cron|CRON|nginx|gnome-\S+|Xorg|NetworkManager|su|sudo|anacron|dbus\S*")
 
 
+@lru_cache(1)  # a head is asked about several times in turn
 def form_of(head: str) -> str:
     """What a file is by its first lines: one of the forms above, "" for none of them."""
     found = [line for line in head.splitlines() if line.strip()][:60]
@@ -49,7 +51,7 @@ def form_of(head: str) -> str:
         return SYSTEM_LOG
     if "nvidia-bug-report" in head or "NVIDIA bug report" in head:
         return BUG_REPORT
-    for form, shape in _OTHERS.items():
+    for form, shape in OTHERS.items():
         if sum(1 for line in found if shape.match(line)) * 2 > len(found):
             return form
     records = [record for line in found if (record := _record(line)) is not None]

@@ -241,15 +241,17 @@ def diagnose(
     """
     from tenant_client.advice.log_scan import known_in
     from tenant_client.advice.told import Told
-    from tenant_client.diagnosis.diagnose import explain, gather, hints
+    from tenant_client.diagnosis.diagnose import explain, hints
     from tenant_client.diagnosis.filter_rules import FILE, load_rules, pattern_of
     from tenant_client.diagnosis.lessons import load_lessons
     from tenant_client.diagnosis.precedents import like, telling_lines, unexplained_lines
     from tenant_client.diagnosis.sureness import sureness_of
+    from tenant_client.run.plugins import gather_with_plugins
 
     with failing():
         paths = [file for path in paths for file in _files(home, path)]
-        gathered, lessons, rules = gather(paths), load_lessons(home / "lessons.json"), load_rules(home / FILE)
+        gathered = gather_with_plugins(home, paths, lambda fault: warn(fault.what, fault.hint))
+        lessons, rules = load_lessons(home / "lessons.json"), load_rules(home / FILE)
     for fault in gathered.faults:
         warn(str(fault), "" if Path(fault.file).exists() else _NO_FILE)
     if gathered.left_out:

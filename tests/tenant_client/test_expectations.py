@@ -23,6 +23,7 @@ from tenant_client.cli import app
 from tenant_client.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.records.database import open_database
 from tenant_client.records.paces import SLICE_S, Paces, Slice
+from tenant_client.run.hook.progress import Progress
 from tenant_client.run.hook.readings import Log, Reading
 from tenant_client.run.pace import Pace, PaceRecorder, SavedSteps
 from tenant_client.run.watchdog import Sample
@@ -236,13 +237,22 @@ def test_slices_follow_each_other_and_only_changed_ones_are_taken_again() -> Non
 
 def test_what_an_attempt_before_left_behind_is_not_of_this_one(tmp_path: Path) -> None:
     kept: dict[int, int] = {}
-    recorder = PaceRecorder(tmp_path, lambda number, slices: kept.update({number: sum(one.steps for one in slices)}))
+    attempt = 1
+
+    def keep(number: int, slices: Sequence[Slice]) -> None:
+        kept[number] = sum(one.steps for one in slices)
+
+    def rank(step: int, at_s: float) -> list[Progress]:
+        return [Progress(0, 4711, step, at_s, "train", None, 0)]
+
+    recorder = PaceRecorder(tmp_path, lambda: attempt, lambda: False, keep)
     Log(tmp_path, 0).add(Reading(90, START + 5.0, None, None, saved=True))
-    recorder.look(START, 1, [], hangs=False)
-    recorder.look(START + 10, 1, [sample(100, START + 9)], hangs=False)
-    recorder.look(START + 20, 2, [sample(100, START + 9)], hangs=False)  # its ranks have not begun
-    recorder.look(START + 30, 2, [sample(5, START + 29)], hangs=False)
-    recorder.keep(START + 31)
+    recorder.look(START, [])
+    recorder.look(START + 10, rank(100, START + 9))
+    attempt = 2
+    recorder.look(START + 20, rank(100, START + 9))  # its ranks have not begun
+    recorder.look(START + 30, rank(5, START + 29))
+    recorder.finish(START + 31, None)
     assert kept == {1: 100, 2: 5}
     assert SavedSteps(tmp_path).newest(START) == 90
     assert SavedSteps(tmp_path).newest(START + 20) is None

@@ -85,41 +85,46 @@ def told(run_dir: Path) -> float | None:
 
 
 def test_the_hook_is_told_what_the_home_knows_and_each_change_of_it(home: Path, tmp_path: Path) -> None:
-    rate, now_s = FailureRate(home, str(LEASE), tmp_path), 3600.0 * START_H
-    rate.tell(now_s, [])
+    standing: list[Episode] = []
+    rate, now_s = FailureRate(home, str(LEASE), tmp_path, lambda _: standing), 3600.0 * START_H
+    rate.look(now_s, ())
     assert told(tmp_path) == pytest.approx(0.048)
-    rate.tell(now_s + 7 * 3600, [])
+    rate.look(now_s + 7 * 3600, ())
     assert told(tmp_path) == pytest.approx(0.032)
     first = replace(raised(at_h=START_H + 7), probability=0.9)
-    rate.tell(now_s + 7 * 3600, [Episode(first, first)])
+    standing.append(Episode(first, first))
+    rate.look(now_s + 7 * 3600, ())
     assert told(tmp_path) == pytest.approx(hinted_per_hour(0.9, 24.0))
-    rate.tell(now_s + 8 * 3600, [])
+    standing.clear()
+    rate.look(now_s + 8 * 3600, ())
     assert told(tmp_path) == pytest.approx(0.032)
     with closing(open_database(home / "tenant.db")) as connection:
         BundleLog(connection).keep(2, keys().provider.sign(a_bundle(2, PairJudgement.WORSE)))
-    rate.tell(now_s + 8 * 3600 + EVERY_S, [])
+    rate.look(now_s + 8 * 3600 + EVERY_S, ())
     assert told(tmp_path) == pytest.approx(0.096)
 
 
 def test_a_hint_of_less_than_is_known_lowers_nothing(home: Path, tmp_path: Path) -> None:
     first = hint(1, HintState.RAISED, at_h=START_H)
-    rate = FailureRate(home, str(LEASE), tmp_path)
-    rate.tell(3600.0 * START_H, [Episode(first, first)])
+    rate = FailureRate(home, str(LEASE), tmp_path, lambda _: [Episode(first, first)])
+    rate.look(3600.0 * START_H, ())
     assert told(tmp_path) == pytest.approx(0.048)
 
 
 def test_a_hint_that_is_over_leaves_nothing_behind_where_nothing_else_is_known(tmp_path: Path) -> None:
-    rate, now_s = FailureRate(tmp_path / "elsewhere", str(LEASE), tmp_path), 3600.0 * START_H
     first = replace(raised(at_h=START_H), probability=0.9)
-    rate.tell(now_s, [Episode(first, first)])
+    standing, now_s = [Episode(first, first)], 3600.0 * START_H
+    rate = FailureRate(tmp_path / "elsewhere", str(LEASE), tmp_path, lambda _: standing)
+    rate.look(now_s, ())
     assert Checkpoints(tmp_path, began_s=0.0).due(1e9, None)
-    rate.tell(now_s, [])
+    standing.clear()
+    rate.look(now_s, ())
     assert not Checkpoints(tmp_path, began_s=0.0).due(1e9, None)
 
 
 def test_where_nothing_is_known_nothing_is_told(home: Path, tmp_path: Path) -> None:
     for place, lease in ((home / "elsewhere", str(LEASE)), (home, "no lease")):
-        FailureRate(place, lease, tmp_path).tell(3600.0 * START_H, [])
+        FailureRate(place, lease, tmp_path, lambda _: []).look(3600.0 * START_H, ())
         assert told(tmp_path) is None
 
 

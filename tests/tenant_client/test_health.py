@@ -92,7 +92,7 @@ def test_a_resumed_job_is_given_more_time() -> None:
 
 
 def test_a_finding_is_told_once_with_its_rank_and_cleared(tmp_path: Path) -> None:
-    health = Health(HostMemory(tmp_path))
+    health = Health(tmp_path, HostMemory(tmp_path))
     told = []
     for window in range(1, 9):
         slow_ms = 40.0 if window < 6 else 1.0

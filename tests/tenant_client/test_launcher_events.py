@@ -108,21 +108,21 @@ def test_a_change_of_the_world_is_told_once_by_all_nodes(tmp_path: Path) -> None
     launcher, log = Launcher(tmp_path), tmp_path / "output.log"
     lines = [started(0, 8), started(0, 8), started(1, 8), started(1, 6), started(1, 6)]
     log.write_text("\n".join([*lines, ""]))
-    (finding,) = launcher.read(100.0)
+    (finding,) = launcher.look(100.0, ())
     assert (finding.kind.value, finding.text, finding.cleared_at_s) == (
         "launcher",
         "world size changed from 8 to 6",
         100.0,
     )
     assert launcher.starts == {1: 100.0}
-    assert launcher.read(101.0) == []
+    assert launcher.look(101.0, ()) == []
 
 
 def test_the_first_start_counts_as_none_whatever_its_number(tmp_path: Path) -> None:
     launcher = Launcher(tmp_path)
     lines = [NVRX.format(cycle, "worker_start_completed") for cycle in (5, 6)]
     (tmp_path / "output.log").write_text("\n".join([*lines, ""]))
-    launcher.read(0.0)
+    launcher.look(0.0, ())
     assert launcher.starts == {1: AT_S}
 
 
@@ -131,7 +131,7 @@ def test_a_job_that_says_much_fills_no_journal(tmp_path: Path) -> None:
     lines = [TORCHFT[1].replace('"step": 5', f'"step": {step}') for step in range(1000)]
     lines += [started(number, 8) for number in range(3)]
     (tmp_path / "output.log").write_text("\n".join([*lines, ""]))
-    assert len(launcher.read(0.0)) == 100
+    assert len(launcher.look(0.0, ())) == 100
     assert launcher.starts == {1: 0.0, 2: 0.0}  # and nothing is missed
 
 
@@ -141,9 +141,8 @@ def observer(tmp_path: Path) -> tuple[Observer, Path]:
     run_dir = tmp_path / "runs/81-1"
     run_dir.mkdir(parents=True)
     told = {"run_dir": str(run_dir), "attempt": "1", "elastic_dir": "", "elastic_is_ours": "False"}
-    made = Observer(RunSettings(tmp_path, "81", watch=False, quiet=True), told, FailOpen(quiet=True))
-    made.begin(os.getpid(), 1000.0)
-    return made, run_dir
+    settings = RunSettings(tmp_path, "81", watch=False, quiet=True)
+    return Observer(settings, told, FailOpen(quiet=True), os.getpid(), 1000.0), run_dir
 
 
 def attempts(home: Path) -> list[Attempt]:

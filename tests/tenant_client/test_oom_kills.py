@@ -80,7 +80,7 @@ def test_a_host_that_shows_nothing_tells_nothing(tmp_path: Path) -> None:
 
 
 def test_the_finding_holds_until_the_ranks_were_started_again(host: Host) -> None:
-    health = Health(HostMemory(host.proc), host.kills)
+    health = Health(host.proc, HostMemory(host.proc), host.kills)
     host.count(3)
 
     def look(now_s: float, pid_of_1: int) -> list[str]:

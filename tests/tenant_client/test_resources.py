@@ -85,14 +85,16 @@ def test_peaks_are_the_highest_and_rates_count_from_the_first_step(tmp_path: Pat
 
 def test_each_attempt_is_kept_by_itself() -> None:
     kept: list[tuple[int, Usage]] = []
-    recorder = UsageRecorder(lambda number, usage: kept.append((number, usage)))
+    attempt = 1
+    recorder = UsageRecorder(lambda: attempt, lambda number, usage: kept.append((number, usage)))
     own = os.getpid()
-    recorder.look(100.0, 1, at(1, own))
-    recorder.look(130.0, 1, at(2, own))
+    recorder.look(100.0, at(1, own))
+    recorder.look(130.0, at(2, own))
     assert kept == []
-    recorder.look(170.0, 1, at(4, own))
-    recorder.look(171.0, 2, at(1, own))
-    recorder.keep(172.0)
+    recorder.look(170.0, at(4, own))
+    attempt = 2
+    recorder.look(171.0, at(1, own))
+    recorder.finish(172.0, None)
     assert [(number, usage.steps) for number, usage in kept] == [(1, 3), (1, 3), (2, 0)]
     assert kept[-1][1].rank_bytes > 1 << 20
 

@@ -583,10 +583,10 @@ class Told:
 
 def test_a_verdict_is_said_once_with_its_stack_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hang = Verdict(Syndrome.NON_COMMUNICATION_HANG, (1,), "rank 1 is outside")
-    reports = Reports(tmp_path, lambda: 0.0)
-    reports.close()
+    reports = Reports(tmp_path, lambda: 7, lambda: 0.0)
+    reports.close(0.0)
     monkeypatch.setattr(reports, "_syndromes", Told(None, hang, replace(hang, why="later"), None))
-    said = [reports.poll(float(now_s), 7) for now_s in range(4)]
+    said = [reports.look(float(now_s), ()) for now_s in range(4)]
     assert [len(found) for found in said] == [0, 1, 0, 0]
     (finding,) = reports.findings
     assert (finding.kind, finding.ranks, finding.cleared_at_s) == (Kind.NON_COMMUNICATION_HANG, (1,), 3.0)

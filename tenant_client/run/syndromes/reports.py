@@ -1,29 +1,37 @@
 """The verdicts as findings of the attempt: said once, cleared when they no longer hold."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tenant_client.run.hook.progress import Progress
+from tenant_client.run.supervise import Ending
 from tenant_client.run.syndromes.views import Syndrome, Verdict
 from tenant_client.run.syndromes.watch import HANGS, Syndromes, sentence
 from tenant_client.run.watchdog import Kind, WatchFinding
+from tenant_client.run.watcher import Watcher
 
 _KINDS = {syndrome: Kind(syndrome.value) for syndrome in Syndrome}
-_HANGS = {_KINDS[syndrome] for syndrome in HANGS}
+HANG_KINDS = frozenset(_KINDS[syndrome] for syndrome in HANGS)
 _STACKS = 2  # a finding has room for no more
 
 
-class Reports:
-    """The findings of one attempt, in the order in which they began."""
+class Reports(Watcher):
+    """The findings of one attempt; `steps` are those that every rank has done."""
 
-    def __init__(self, run_dir: Path, monotonic_s: Callable[[], float] = time.monotonic) -> None:
+    failure = "cannot compare the ranks"
+
+    def __init__(
+        self, run_dir: Path, steps: Callable[[], int], monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self.findings: list[WatchFinding] = []
+        self._steps = steps
         self._syndromes = Syndromes(run_dir)
         self._monotonic_s = monotonic_s
 
-    def poll(self, now_s: float, step: int) -> list[WatchFinding]:
-        """The new findings; `now_s` is the time of day."""
+    def look(self, now_s: float, ranks: Sequence[Progress]) -> list[WatchFinding]:
+        """Asks the ranks' cells, by a clock of its own; the new findings."""
         verdict = self._syndromes.poll(self._monotonic_s())
         holds = None if verdict is None else (_KINDS[verdict.syndrome], verdict.ranks)
         known = [one for one in self.findings if one.cleared_at_s is None and (one.kind, one.ranks) == holds]
@@ -33,24 +41,22 @@ class Reports:
         ]
         if verdict is None or known:
             return []
-        self.findings.append(self._finding(verdict, now_s, step))
+        self.findings.append(self._finding(verdict, now_s, self._steps()))
         return self.findings[-1:]
-
-    @property
-    def hang(self) -> WatchFinding | None:
-        """The hang that holds."""
-        return next((one for one in self.findings if one.cleared_at_s is None and one.kind in _HANGS), None)
 
     def _finding(self, verdict: Verdict, now_s: float, step: int) -> WatchFinding:
         stacks = {rank: self._syndromes.stack_of(rank) for rank in verdict.ranks[:_STACKS]}
         return WatchFinding(_KINDS[verdict.syndrome], now_s, step, verdict.ranks, sentence(verdict, stacks))
 
-    def clear(self, now_s: float) -> None:
-        """The job has succeeded: no hang holds any more."""
-        self.findings = [
-            replace(one, cleared_at_s=one.cleared_at_s or now_s) if one.kind in _HANGS else one for one in self.findings
-        ]
+    def finish(self, at_s: float, how: Ending | None) -> Sequence[WatchFinding]:
+        """If the job has succeeded, no hang holds any more."""
+        if how is not None and how.code == 0:
+            self.findings = [
+                replace(one, cleared_at_s=one.cleared_at_s or at_s) if one.kind in HANG_KINDS else one
+                for one in self.findings
+            ]
+        return ()
 
-    def close(self) -> None:
+    def close(self, at_s: float) -> None:
         """Ends the watch."""
         self._syndromes.close()
