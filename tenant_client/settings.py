@@ -65,7 +65,7 @@ class ExpectationsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class PluginsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Distributions whose log formats and watchers are loaded, by the names that pip knows; see docs/architecture.md, "Plug-ins".
+    """Distributions whose log formats and watchers are loaded, by the names that pip knows.
 
     What is enabled runs with the rights of these programs, which hold keys.
     """

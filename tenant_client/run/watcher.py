@@ -3,7 +3,8 @@
     progress of the ranks ─▶ Watchers.look ─▶ every Watcher ─▶ new findings, said once
     all findings, in the order of the watchers ─▶ journal, diagnosis
 
-A new watcher is one file with a class below `Watcher`, and its name in `observe`. One from elsewhere: docs/architecture.md, "Plug-ins".
+A new watcher is one file with a class below `Watcher`, and its name in `observe`. One from elsewhere is a plug-in
+(docs/architecture.md).
 """
 
 from collections.abc import Callable, Iterator, Sequence
