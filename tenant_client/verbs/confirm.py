@@ -14,7 +14,7 @@ import typer
 
 from crypto.errors import PharoahError
 from federation.protocol.service_messages import CheckVerdict, Suspicion
-from federation.runtime.console import AsJson, AskingVerb, GroupWithDefault, InputFile, Verb, group
+from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import say, show, show_json
 from tenant_client.verbs.console import Home, Latest, failing, warn
 
@@ -34,19 +34,6 @@ ADVICE = {
     CheckVerdict.MISMATCH: "checkpoint, move the job off this machine, and report it to the provider (--hint N --tell)",
     CheckVerdict.UNKNOWN: "no verdict: pass the --criteria of a fleet, or test again while the machine is healthy",
 }
-
-
-class ConfirmGroup(GroupWithDefault):
-    """A first word that is no verb of this group is an argument of `test`."""
-
-    default = "test"
-
-
-app = group(
-    "confirm",
-    "Test suspected hardware with a micro-benchmark. Stop the job first: a shared device measures slow.",
-    cls=ConfirmGroup,
-)
 
 
 class JudgementObject(TypedDict):
@@ -91,7 +78,6 @@ class Confirmed(TypedDict):
     findings: list[FindingObject]
 
 
-@app.command(ConfirmGroup.default, cls=AskingVerb)
 def confirm(
     home: Home,
     suspicion: Annotated[
@@ -168,7 +154,6 @@ class Learnt(TypedDict):
     criteria: int
 
 
-@app.command(cls=Verb)
 def learn(
     samples: Annotated[
         list[Path], typer.Argument(help="Runs from the confirm/ folders of homes: files, or folders of files.")
@@ -195,7 +180,6 @@ def learn(
         )
 
 
-@app.command(cls=Verb)
 def answer(
     listen: Annotated[str, typer.Option(help="Address and port to listen on.")] = "0.0.0.0:7300",
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds until it stops.")] = 600.0,
@@ -243,7 +227,6 @@ class Determinism(TypedDict):
     devices: list[DeviceObject]
 
 
-@app.command(cls=AskingVerb)
 def determinism(
     others: Annotated[
         list[Path] | None,
@@ -328,7 +311,6 @@ class PairsObject(TypedDict):
     rounds: int
 
 
-@app.command(cls=Verb, context_settings={"allow_interspersed_args": False})
 def pairs(
     nodes: Annotated[str, typer.Argument(help="The nodes, as Slurm writes them: n[1-8],login.", show_default=False)],
     command: Annotated[

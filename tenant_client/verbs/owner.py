@@ -9,7 +9,7 @@ import typer
 
 from crypto.errors import PharoahError
 from federation.runtime.clock import SECONDS_PER_HOUR
-from federation.runtime.console import AsJson, GroupWithDefault, InputFile, Verb, group as verb_group
+from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import show, show_json
 from federation.runtime.visible import counted_as
 from tenant_client.verbs.console import Home, failing, journalled, opened, say_error
@@ -27,16 +27,6 @@ class UnreadablePlan(PharoahError):
     default_hint = "pass a signed plan with --plan, or omit it for the newest answered plan"
 
 
-class JournalGroup(GroupWithDefault):
-    """`journal` alone shows it."""
-
-    default = "show"
-
-
-journal = verb_group("journal", "Show what ran and why it ended, or correct a cause.", cls=JournalGroup)
-
-
-@journal.command("fix", cls=Verb)
 def fix(
     lease: Annotated[str, typer.Argument(metavar="LEASE", help="A lease, or the start of its name.")],
     reason: Annotated[str, typer.Argument(help="The true reason: one that `reasons` lists, or unknown.")],
@@ -68,7 +58,6 @@ def fix(
     show(f"{fixed.lease} attempt {fixed.attempt}: {fixed.reason} instead of {fixed.said}; {counts}")
 
 
-@journal.command("show", cls=Verb)
 def show_journal(home: Home, *, as_json: AsJson = False) -> None:
     """Show the journal: leases, attempts and why they ended.
 
