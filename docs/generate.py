@@ -27,6 +27,7 @@ import tenant_client.cli
 import trustee.cli
 import trustee.handover_verbs
 import trustee.overview
+import trustee.verbs
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from federation.protocol import anchors, change_rules
@@ -90,6 +91,7 @@ from tenant_client.verbs import (
     gate,
     incidents,
     owner,
+    pairs,
     restart,
     workload,
 )
@@ -141,16 +143,16 @@ JSON: dict[str, Any] = {
     "pharoah-tenant confirm test": confirm.Confirmed,
     "pharoah-tenant confirm determinism": confirm.Determinism,
     "pharoah-tenant confirm learn": confirm.Learnt,
-    "pharoah-tenant confirm pairs": confirm.PairsObject,
-    "pharoah-trustee init": trustee.cli.Card,
-    "pharoah-trustee renew-certificate": trustee.cli.Certificate,
-    "pharoah-trustee deal": trustee.cli.Dealt,
-    "pharoah-trustee combine": trustee.cli.Combined,
+    "pharoah-tenant confirm pairs": pairs.PairsObject,
+    "pharoah-trustee init": trustee.verbs.Card,
+    "pharoah-trustee renew-certificate": trustee.verbs.Certificate,
+    "pharoah-trustee deal": trustee.verbs.Dealt,
+    "pharoah-trustee combine": trustee.verbs.Combined,
     "pharoah-trustee renew-mask-key": trustee.handover_verbs.RenewedMask,
     "pharoah-trustee hand-over": trustee.handover_verbs.HandedOver,
     "pharoah-trustee take-over": trustee.handover_verbs.TakenOver,
-    "pharoah-trustee enrol": trustee.cli.Joined,
-    "pharoah-trustee log": trustee.cli.Log,
+    "pharoah-trustee enrol": trustee.verbs.Joined,
+    "pharoah-trustee log": trustee.verbs.Log,
     "pharoah-trustee status": trustee.overview.TrusteeStatus,
     "pharoah-provider init": list[server.InitRow],
     "pharoah-provider enrol": list[server.EnrolRow],

@@ -1,18 +1,22 @@
 """Verbs by which trustees hand their shares over: to renew them at each epoch, or to replace one that is lost."""
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
+from crypto.codec import decode, is_labelled
+from crypto.signing import Signed
+from federation.protocol import succession
+from federation.protocol.ceremony import Committee
+from federation.protocol.enrolment import TrusteeCard, fingerprint, open_trustee_card
+from federation.protocol.seats import Handover
 from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import show, show_json
+from trustee import home as trustee_home
 from trustee.console import TrusteeHome, about, failing, tell, write_new
-
-if TYPE_CHECKING:
-    from federation.protocol.ceremony import Committee
-    from federation.protocol.enrolment import TrusteeCard
 
 
 class RenewedMask(TypedDict):
@@ -28,11 +32,6 @@ def renew_mask_key(home: TrusteeHome, *, as_json: AsJson = False) -> None:
     A mask key serves one epoch: renew it after the last round of each. The one before is erased when the provider's
     directory shows the new one.
     """
-    from datetime import UTC, datetime
-
-    from federation.protocol.enrolment import fingerprint
-    from trustee import home as trustee_home
-
     with failing():
         card = trustee_home.renew_mask_key(home, os.urandom, datetime.now(UTC))
     file, shown = home / trustee_home.CARD, fingerprint(card.name)
@@ -69,10 +68,6 @@ def hand_over(
     With the cards of the same trustees all shares are renewed. The card of a successor takes the seat of the trustee
     whose card is missing: pass it only if you know that this trustee is lost or leaves.
     """
-    from federation.protocol import succession
-    from federation.protocol.enrolment import fingerprint
-    from trustee import home as trustee_home
-
     with failing():
         committee, share = trustee_home.kept_committee(home), trustee_home.kept_share(home)
         seats, opened = succession.seated(committee, _cards(cards))
@@ -116,10 +111,6 @@ def take_over(
 
     They do when the provider's directory shows them. The share before is erased then.
     """
-    from federation.protocol import succession
-    from federation.protocol.enrolment import fingerprint
-    from trustee import home as trustee_home
-
     with failing():
         before = _committee(committee) if committee else trustee_home.kept_committee(home)
         cards, handovers = _sorted(files)
@@ -143,17 +134,12 @@ def take_over(
     )
 
 
-def _committee(file: Path) -> "Committee":
-    from crypto.codec import decode
-    from federation.protocol.ceremony import Committee
-
+def _committee(file: Path) -> Committee:
     with about(file):
         return decode(Committee, file.read_bytes())
 
 
-def _cards(files: list[Path]) -> "list[TrusteeCard]":
-    from federation.protocol.enrolment import open_trustee_card
-
+def _cards(files: list[Path]) -> list[TrusteeCard]:
     cards = []
     for file in files:
         with about(file):
@@ -161,12 +147,8 @@ def _cards(files: list[Path]) -> "list[TrusteeCard]":
     return cards
 
 
-def _sorted(files: list[Path]) -> "tuple[list[TrusteeCard], list[bytes]]":
+def _sorted(files: list[Path]) -> tuple[list[TrusteeCard], list[bytes]]:
     """Separates cards and handovers by their labels."""
-    from crypto.codec import decode, is_labelled
-    from crypto.signing import Signed
-    from federation.protocol.seats import Handover
-
     cards, handovers = [], []
     for file in files:
         with about(file):

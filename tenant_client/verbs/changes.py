@@ -8,8 +8,7 @@ import typer
 from federation.runtime.console import AsJson
 from federation.runtime.rule_options import EXIT_CODES, Only, Rules, rules_of
 from federation.runtime.screen import show, show_json
-from tenant_client.verbs.check import MOST_THAT_MAY, Lease, require
-from tenant_client.verbs.console import Home, Latest, failing, journalled
+from tenant_client.verbs.console import MOST_THAT_MAY, Home, Latest, Lease, failing, journalled, require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,7 +1,6 @@
 """The verb for use before a job starts: `check`."""
 
-import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
@@ -11,25 +10,18 @@ from crypto.errors import PharoahError
 from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import show, show_json
 from federation.runtime.visible import counted_as
-from tenant_client.verbs.console import Home, Latest, failing, joined
+from tenant_client.verbs.console import MOST_THAT_MAY, Home, Latest, Lease, failing, joined, require
+from tenant_client.verbs.judging import Ways, judged
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry
+    from federation.protocol.bundle import HazardEntry, MismatchEntry
     from federation.protocol.check import Check
-    from federation.runtime.sqlite import Connection
     from tenant_client.advice.incompatibilities import Known
-    from tenant_client.advice.own_history import Joined, OwnPair
+    from tenant_client.advice.own_history import OwnPair
     from tenant_client.sources.software import Software
     from tenant_client.workload.descriptor import Descriptor
-
-Lease = Annotated[
-    str,
-    typer.Argument(
-        envvar="PHAROAH_LEASE", help="The lease, or the start of its name (see `leases`).", show_default=False
-    ),
-]
 
 
 class NoVersions(PharoahError):
@@ -184,24 +176,6 @@ def check(
     raise typer.Exit(int(result.verdict))
 
 
-@dataclass(frozen=True)
-class Ways:
-    """How the bundle is asked."""
-
-    online: bool
-    gate: bool
-    anonymous: bool = False
-
-    def own_history(self, home: Path) -> bool:
-        """Whether own outcomes may count."""
-        from federation.runtime.settings import load
-        from tenant_client.settings import TenantSettings
-
-        if self.online:
-            return False
-        return not self.gate or load(TenantSettings, home / "tenant.toml", os.environ).decisions.own_history
-
-
 def _software(files: "Sequence[Path]", *, here: bool) -> "Software":
     from tenant_client.advice.log_scan import software_in
     from tenant_client.sources.installed import installed
@@ -249,32 +223,6 @@ def _by_lease(
         return result, descriptor, own
 
 
-def judged(
-    home: Path, connection: "Connection", labels: "Mapping[str, str]", ways: Ways
-) -> "tuple[Check, OwnPair | None]":
-    """The verdict on a workload and context by their tokens, and own history as far as it counts."""
-    from federation.protocol import check as checking
-
-    bundle, joined = bundle_of(home, connection, ways)
-    ask = _asked_anonymously if ways.anonymous else _asked
-    result = ask(home, labels) if ways.online else checking.check(bundle, labels)
-    own = joined.of(labels) if joined else None
-    return (result.named(bundle.names, labels.get("context", "")) if bundle else result), own
-
-
-def bundle_of(home: Path, connection: "Connection", ways: Ways) -> "tuple[Bundle | None, Joined | None]":
-    """The newest bundle, joined with own history as far as that counts; the second is None where it does not."""
-    from federation.runtime.clock import now_hour
-    from tenant_client.advice.own_history import own_history
-    from tenant_client.records.bundle_log import BundleLog
-
-    bundle = BundleLog(connection).newest_bundle()
-    if bundle is None or not ways.own_history(home):
-        return bundle, None
-    joined = own_history(connection, bundle, now_hour())
-    return joined.bundle, joined
-
-
 def _with(result: "Check", known: "Sequence[Known]") -> "Check":
     """The same, as a warning where something known applies and nothing graver was found."""
     from federation.protocol.service_messages import CheckVerdict
@@ -302,9 +250,6 @@ def _show(result: "Check", known: "Sequence[Known]", own: "OwnPair | None") -> N
     show(*(f"{one.label} {one.words}" for one in (*applies, *may[:MOST_THAT_MAY])))
     if len(may) > MOST_THAT_MAY:
         show(f"{len(may) - MOST_THAT_MAY} more may apply, see --json")
-
-
-MOST_THAT_MAY = 3
 
 
 def _object_of(result: "Check", known: "Sequence[Known]", own: "OwnPair | None") -> CheckObject:
@@ -367,24 +312,3 @@ def _hazard(entry: "HazardEntry") -> HazardObject:
         "rate_low": entry.rate_low,
         "rate_high": entry.rate_high,
     }
-
-
-def require(lease: str, *, latest: bool) -> None:
-    """BadParameter unless either a lease is named or the latest is asked for."""
-    if bool(lease) == latest:
-        raise typer.BadParameter("pass either a lease (or the start of its name) or --latest", param_hint="LEASE")
-
-
-def _asked_anonymously(home: Path, labels: "Mapping[str, str]") -> "Check":
-    """The answer of the same service to nobody in particular."""
-    from tenant_client.network.anonymous import anonymous_check
-
-    return anonymous_check(home, labels)
-
-
-def _asked(home: Path, labels: "Mapping[str, str]") -> "Check":
-    """The answer of the provider's online service."""
-    from tenant_client.network.connect import connected
-
-    with connected(home) as provider:
-        return provider.check(labels)

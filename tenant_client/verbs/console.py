@@ -17,9 +17,9 @@ from federation.runtime.visible import short
 
 if TYPE_CHECKING:
     from federation.runtime.sqlite import Connection
-    from tenant_client.rounds.tenant import Tenant
 
 _console = Console("pharoah-tenant")
+MOST_THAT_MAY = 3  # known incompatibilities that are shown
 say_error, failing, warn = _console.say_error, _console.failing, _console.warn
 
 Home = Annotated[
@@ -31,6 +31,13 @@ Home = Annotated[
         default_factory=lambda: _default_home(),
         help="The tenant's home directory; by default $XDG_DATA_HOME/pharoah or ~/.local/share/pharoah.",
         show_default=False,
+    ),
+]
+
+Lease = Annotated[
+    str,
+    typer.Argument(
+        envvar="PHAROAH_LEASE", help="The lease, or the start of its name (see `leases`).", show_default=False
     ),
 ]
 
@@ -58,22 +65,6 @@ def joined(home: Path, *, failed: int = 2, needed: bool = True) -> "Iterator[Con
             yield connection
 
 
-@contextmanager
-def opened(home: Path, *, failed: int = 2) -> "Iterator[Tenant]":
-    """Opens the tenant of `home` and closes it afterwards. An error is printed and ends with exit code `failed`."""
-    import os
-
-    from federation.protocol.noise import SystemSampler
-    from tenant_client.home import open_tenant
-
-    with failing(failed):
-        tenant = open_tenant(home, (), os.urandom, SystemSampler())
-        try:
-            yield tenant
-        finally:
-            tenant.close()
-
-
 def journalled(home: Path) -> Path:
     """The database of a home; ends with exit code 3 if there is none yet."""
     path = home / "tenant.db"
@@ -88,3 +79,9 @@ def _default_home() -> Path:
     import os
 
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "pharoah"
+
+
+def require(lease: str, *, latest: bool) -> None:
+    """BadParameter unless either a lease is named or the latest is asked for."""
+    if bool(lease) == latest:
+        raise typer.BadParameter("pass either a lease (or the start of its name) or --latest", param_hint="LEASE")

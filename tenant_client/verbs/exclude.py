@@ -80,7 +80,7 @@ def _found(home: Path, job: str, like: str, most: int) -> "tuple[str, list[Exclu
 
     from tenant_client.advice.exclude import at_most
     from tenant_client.records.database import open_database
-    from tenant_client.verbs.check import Ways, bundle_of
+    from tenant_client.verbs.judging import Ways, bundle_of
 
     if not (home / "tenant.db").exists():
         raise NoLease("the journal is empty", hint="run a job with `pharoah-tenant run`, or pass --home")

@@ -7,8 +7,7 @@ import typer
 
 from federation.runtime.console import AsJson
 from federation.runtime.screen import show, show_json
-from tenant_client.verbs.check import Lease, require
-from tenant_client.verbs.console import Home, Latest, failing, journalled, say_error
+from tenant_client.verbs.console import Home, Latest, Lease, failing, journalled, require, say_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -98,7 +98,7 @@ def _judged(home: Path, lease: str, like: str, wait_s: float) -> "tuple[GateObje
     from tenant_client.records.database import open_database
     from tenant_client.run.run_directory import lease_of_start
     from tenant_client.service import granted_labels
-    from tenant_client.verbs.check import Ways, judged
+    from tenant_client.verbs.judging import Ways, judged
 
     name = LeaseId(bytes.fromhex(lease)) if lease else lease_of_start(os.environ, home)
     if name is None:

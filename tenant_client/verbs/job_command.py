@@ -5,8 +5,7 @@ import tempfile
 import click
 
 from crypto.errors import PharoahError
-from federation.runtime.console import Verb
-from tenant_client.verbs.console import warn
+from federation.runtime.console import Console, Verb
 
 
 class JobCommand(Verb):
@@ -67,4 +66,4 @@ def _options(words: list[str]) -> list[list[str]]:
 
 
 def _leave_out(option: str, objection: str) -> None:
-    warn(f"{objection.rstrip('.')}; ignored {option}, the job runs")
+    Console("pharoah-tenant").warn(f"{objection.rstrip('.')}; ignored {option}, the job runs")

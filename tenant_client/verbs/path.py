@@ -9,8 +9,7 @@ import typer
 from federation.runtime.console import AsJson, Force, InputFile, check_new
 from federation.runtime.route_options import UNKNOWN, Picture, show_routes
 from federation.runtime.screen import say
-from tenant_client.verbs.check import Lease, require
-from tenant_client.verbs.console import Home, Latest, failing, journalled, say_error, warn
+from tenant_client.verbs.console import Home, Latest, Lease, failing, journalled, require, say_error, warn
 
 
 def path(
