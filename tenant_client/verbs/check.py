@@ -1,27 +1,31 @@
 """The verb for use before a job starts: `check`."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
 from crypto.errors import PharoahError
+from federation.protocol import check as checking
+from federation.protocol.bundle import HazardEntry, MismatchEntry
+from federation.protocol.check import Check
+from federation.protocol.round_messages import LADDER_LABELS
+from federation.protocol.service_messages import CheckVerdict
 from federation.runtime.console import AsJson, InputFile
+from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
 from federation.runtime.screen import show, show_json
 from federation.runtime.visible import counted_as
+from tenant_client.advice.incompatibilities import Fit, Known, against, job_of
+from tenant_client.advice.log_scan import software_in
+from tenant_client.advice.own_history import OwnPair
+from tenant_client.records.journal import Journal
+from tenant_client.sources.installed import installed
+from tenant_client.sources.software import Software
 from tenant_client.verbs.console import MOST_THAT_MAY, Home, Latest, Lease, failing, joined, require
 from tenant_client.verbs.judging import Ways, judged
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from federation.protocol.bundle import HazardEntry, MismatchEntry
-    from federation.protocol.check import Check
-    from tenant_client.advice.incompatibilities import Known
-    from tenant_client.advice.own_history import OwnPair
-    from tenant_client.sources.software import Software
-    from tenant_client.workload.descriptor import Descriptor
+from tenant_client.workload.descriptor import Descriptor
 
 
 class NoVersions(PharoahError):
@@ -154,9 +158,6 @@ def check(
     Exit code 0: fits, with "weak evidence" if the failures so far do not exclude twice the usual rate. 1: warning.
     2: mismatch. 3: unknown, or an error.
     """
-    from federation.protocol.service_messages import CheckVerdict
-    from tenant_client.advice.incompatibilities import against, job_of
-
     if anonymous and not online:
         raise typer.BadParameter("pass --online too, or neither: without it nobody is asked", param_hint="--anonymous")
     alone = bool(versions or here) and not (lease or latest)
@@ -176,19 +177,12 @@ def check(
     raise typer.Exit(int(result.verdict))
 
 
-def _software(files: "Sequence[Path]", *, here: bool) -> "Software":
-    from tenant_client.advice.log_scan import software_in
-    from tenant_client.sources.installed import installed
-    from tenant_client.sources.software import Software
-
+def _software(files: Sequence[Path], *, here: bool) -> Software:
     return software_in(files) | (installed() if here else Software())
 
 
-def _by_versions(software: "Software") -> "tuple[Check, None, None]":
+def _by_versions(software: Software) -> tuple[Check, None, None]:
     """The answer about versions alone: fits, until something known applies."""
-    from federation.protocol.check import Check
-    from federation.protocol.service_messages import CheckVerdict
-
     if not software.versions:
         raise NoVersions("no version of a known component is named there")
     named = ", ".join(f"{name} {version}" for name in sorted(software.versions) for version in software.versions[name])
@@ -196,15 +190,9 @@ def _by_versions(software: "Software") -> "tuple[Check, None, None]":
 
 
 def _by_lease(
-    home: Path, lease: str, like: str, software: "Software", ways: Ways
-) -> "tuple[Check, Descriptor | None, OwnPair | None]":
+    home: Path, lease: str, like: str, software: Software, ways: Ways
+) -> tuple[Check, Descriptor | None, OwnPair | None]:
     """The answer about a lease, the description of its workload, and own history; without a federation, the second."""
-    from federation.protocol import check as checking
-    from federation.protocol.round_messages import LADDER_LABELS
-    from federation.protocol.service_messages import CheckVerdict
-    from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
-    from tenant_client.records.journal import Journal
-
     with joined(home, failed=CheckVerdict.UNKNOWN, needed=False) as connection:
         journal = Journal(connection)
         pinned, unit = is_pinned(connection), journal.find(lease)
@@ -223,11 +211,8 @@ def _by_lease(
         return result, descriptor, own
 
 
-def _with(result: "Check", known: "Sequence[Known]") -> "Check":
+def _with(result: Check, known: Sequence[Known]) -> Check:
     """The same, as a warning where something known applies and nothing graver was found."""
-    from federation.protocol.service_messages import CheckVerdict
-    from tenant_client.advice.incompatibilities import Fit
-
     applies = [one for one in known if one.fit is Fit.APPLIES]
     if not applies or result.verdict in (CheckVerdict.WARNING, CheckVerdict.MISMATCH):
         return result
@@ -235,9 +220,7 @@ def _with(result: "Check", known: "Sequence[Known]") -> "Check":
     return replace(result, verdict=CheckVerdict.WARNING, reason=reason, weak_evidence=False)
 
 
-def _show(result: "Check", known: "Sequence[Known]", own: "OwnPair | None") -> None:
-    from tenant_client.advice.incompatibilities import Fit
-
+def _show(result: Check, known: Sequence[Known], own: OwnPair | None) -> None:
     show(f"{result.word}: {result.reason}")
     if own is not None:
         show(f"of these, yours: {own.words}")
@@ -252,7 +235,7 @@ def _show(result: "Check", known: "Sequence[Known]", own: "OwnPair | None") -> N
         show(f"{len(may) - MOST_THAT_MAY} more may apply, see --json")
 
 
-def _object_of(result: "Check", known: "Sequence[Known]", own: "OwnPair | None") -> CheckObject:
+def _object_of(result: Check, known: Sequence[Known], own: OwnPair | None) -> CheckObject:
     return {
         "verdict": int(result.verdict),
         "reason": result.reason,
@@ -267,7 +250,7 @@ def _object_of(result: "Check", known: "Sequence[Known]", own: "OwnPair | None")
     }
 
 
-def _own(own: "OwnPair") -> OwnObject:
+def _own(own: OwnPair) -> OwnObject:
     return {
         "leases": len(own.failures),
         "failures": float(own.failures.sum()),
@@ -276,7 +259,7 @@ def _own(own: "OwnPair") -> OwnObject:
     }
 
 
-def _known(one: "Known") -> KnownObject:
+def _known(one: Known) -> KnownObject:
     return {
         "id": one.id,
         "fit": one.fit.value,
@@ -290,7 +273,7 @@ def _known(one: "Known") -> KnownObject:
     }
 
 
-def _mismatch(entry: "MismatchEntry") -> MismatchObject:
+def _mismatch(entry: MismatchEntry) -> MismatchObject:
     return {
         "workload": str(entry.workload),
         "context": str(entry.context),
@@ -304,7 +287,7 @@ def _mismatch(entry: "MismatchEntry") -> MismatchObject:
     }
 
 
-def _hazard(entry: "HazardEntry") -> HazardObject:
+def _hazard(entry: HazardEntry) -> HazardObject:
     return {
         "context_level": str(entry.context_level),
         "band": entry.band,

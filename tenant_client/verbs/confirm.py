@@ -7,24 +7,23 @@
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
 from crypto.errors import PharoahError
-from federation.protocol.service_messages import CheckVerdict, Suspicion
+from federation.protocol.service_messages import CheckVerdict, Hint, Suspicion
 from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import say, show, show_json
+from tenant_client.confirm import assess, determinism as tests, kept, machine, pair, telling
+from tenant_client.confirm.assess import BenchmarkFinding, rows
+from tenant_client.confirm.criteria import Criterion, SampleJudgement
+from tenant_client.confirm.determinism import DeviceFinding
+from tenant_client.confirm.kept import CriteriaFile
+from tenant_client.confirm.machine import Target
+from tenant_client.confirm.sample import CannotMeasure, Sample
+from tenant_client.confirm.select import DEFAULTS, PROBES, select
 from tenant_client.verbs.console import Home, Latest, failing, warn
-
-if TYPE_CHECKING:
-    from federation.protocol.service_messages import Hint
-    from tenant_client.confirm.assess import BenchmarkFinding
-    from tenant_client.confirm.criteria import Criterion, SampleJudgement
-    from tenant_client.confirm.determinism import DeviceFinding
-    from tenant_client.confirm.kept import CriteriaFile
-    from tenant_client.confirm.machine import Target
-    from tenant_client.confirm.sample import Sample
 
 MOST_SHOWN = 4.0
 ADVICE = {
@@ -117,8 +116,6 @@ def confirm(
     as_json: AsJson = False,
 ) -> None:
     """Test suspected hardware. Exit code 0: healthy. 1: warning. 2: confirmed. 3: unknown."""
-    from tenant_client.confirm import assess, kept, machine, pair, telling
-
     if sum(map(bool, (hint, lease, latest))) > 1:
         raise typer.BadParameter("pass only one of --hint, --lease and --latest", param_hint="--lease")
     if tell and not (hint or lease or latest):
@@ -162,8 +159,6 @@ def learn(
     as_json: AsJson = False,
 ) -> None:
     """Learn the speed of healthy machines from many machines' runs. The criteria file names no machine."""
-    from tenant_client.confirm import kept
-
     with failing():
         file = kept.criteria(kept.runs(samples))
         kept.write_criteria(out, file)
@@ -184,8 +179,6 @@ def answer(
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds until it stops.")] = 600.0,
 ) -> None:
     """Answer another machine's `confirm interconnect --partner`. Unencrypted: it sends test patterns, no data."""
-    from tenant_client.confirm import pair
-
     with failing():
         served = pair.serve(listen, seconds)
     show(f"answered {served} partner(s)")
@@ -246,8 +239,6 @@ def determinism(
 
     A job may run beside it. Exit code 0: equal results. 1: devices differ, no majority. 2: one is wrong. 3: unknown.
     """
-    from tenant_client.confirm import assess, determinism as tests
-
     with failing(CheckVerdict.UNKNOWN):
         known = tests.read(others or [])
         findings = tests.judge([*known, *(tests.replays(tests.devices(device), seconds) if seconds else [])])
@@ -267,7 +258,7 @@ def determinism(
     raise typer.Exit(int(verdict))
 
 
-def _device(finding: "DeviceFinding") -> DeviceObject:
+def _device(finding: DeviceFinding) -> DeviceObject:
     one = finding.of
     return {
         "machine": one.machine,
@@ -286,10 +277,8 @@ def _device(finding: "DeviceFinding") -> DeviceObject:
 # ---- parts ---------------------------------------------------------------------------------------------------------
 
 
-def _chosen(suspicion: Suspicion, risk: float, target: "Target") -> list[Suspicion]:
+def _chosen(suspicion: Suspicion, risk: float, target: Target) -> list[Suspicion]:
     """The given suspicion; for UNCLEAR, the tests whose expected gain exceeds their duration."""
-    from tenant_client.confirm.select import DEFAULTS, PROBES, select
-
     if suspicion is not Suspicion.UNCLEAR:
         return [suspicion]
     possible = [probe for probe in PROBES if Suspicion(probe.name) in target.benchmarks()]
@@ -297,13 +286,9 @@ def _chosen(suspicion: Suspicion, risk: float, target: "Target") -> list[Suspici
 
 
 def _test(
-    suspicion: Suspicion, target: "Target", seconds: float, home: Path, known: "CriteriaFile | None"
-) -> "BenchmarkFinding":
-    from tenant_client.confirm import kept, machine
-    from tenant_client.confirm.assess import BenchmarkFinding, assess
-    from tenant_client.confirm.sample import CannotMeasure
-
-    def find(sample: "Sample") -> "tuple[Criterion | None, str]":
+    suspicion: Suspicion, target: Target, seconds: float, home: Path, known: CriteriaFile | None
+) -> BenchmarkFinding:
+    def find(sample: Sample) -> tuple[Criterion | None, str]:
         kind = sample.benchmark, sample.device, sample.unit
         fleet = known.find(kind) if known else None
         return (fleet, "fleet") if fleet else (kept.own(home, machine.name(), kind), "own")
@@ -313,13 +298,13 @@ def _test(
     except CannotMeasure as error:
         return BenchmarkFinding(suspicion, "", CheckVerdict.UNKNOWN, f"{error.what}; {error.hint}", "nothing", ())
     measure = partial(target.measure, suspicion, seconds)
-    finding = assess(suspicion, benchmark.name, measure, find, undisturbed=benchmark.undisturbed)
+    finding = assess.assess(suspicion, benchmark.name, measure, find, undisturbed=benchmark.undisturbed)
     for sample in finding.samples:
         kept.keep(home, sample, machine.name(), time.time(), finding.verdict)
     return finding
 
 
-def _plain(finding: "BenchmarkFinding") -> FindingObject:
+def _plain(finding: BenchmarkFinding) -> FindingObject:
     judged = finding.judgement
     return {
         "suspicion": finding.suspicion.value,
@@ -334,7 +319,7 @@ def _plain(finding: "BenchmarkFinding") -> FindingObject:
     }
 
 
-def _judged(judgement: "SampleJudgement") -> JudgementObject:
+def _judged(judgement: SampleJudgement) -> JudgementObject:
     return {
         "verdict": judgement.verdict.name.lower(),
         "reason": judgement.reason,
@@ -346,9 +331,7 @@ def _judged(judgement: "SampleJudgement") -> JudgementObject:
     }
 
 
-def _show(finding: "BenchmarkFinding") -> None:
-    from tenant_client.confirm.assess import rows
-
+def _show(finding: BenchmarkFinding) -> None:
     word = "confirmed" if finding.verdict is CheckVerdict.MISMATCH else finding.verdict.name.lower()
     show(f"{finding.suspicion}: {word}: {finding.reason}")
     if finding.samples:
@@ -362,10 +345,8 @@ def _show(finding: "BenchmarkFinding") -> None:
         show(f"  {abs(judged.shortfall):.1%} {word} than usual ({low:.1%} to {high:.1%}); this test detects {finds}")
 
 
-def _tell(home: Path, about: "Hint", findings: "list[BenchmarkFinding]") -> None:
+def _tell(home: Path, about: Hint, findings: list[BenchmarkFinding]) -> None:
     """Sends the outcomes to the provider. An unreachable provider changes no verdict."""
-    from tenant_client.confirm import telling
-
     try:
         reported = [finding for finding in findings if telling.tell(home, about, finding)]
     except PharoahError as error:

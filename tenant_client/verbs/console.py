@@ -4,19 +4,20 @@
 - Heavy libraries are imported inside the verbs, so that `--help` is fast.
 """
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from federation.runtime.console import Console, HomeFolder
 from federation.runtime.homes import Role
+from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
+from federation.runtime.sqlite import Connection, reporting
 from federation.runtime.visible import short
-
-if TYPE_CHECKING:
-    from federation.runtime.sqlite import Connection
+from tenant_client.records.database import open_database
 
 _console = Console("pharoah-tenant")
 MOST_THAT_MAY = 3  # known incompatibilities that are shown
@@ -45,17 +46,11 @@ Latest = Annotated[bool, typer.Option("--latest", help="In place of a lease: use
 
 
 @contextmanager
-def joined(home: Path, *, failed: int = 2, needed: bool = True) -> "Iterator[Connection]":
+def joined(home: Path, *, failed: int = 2, needed: bool = True) -> Iterator[Connection]:
     """The database of a home that has joined a federation, closed afterwards. Needs no key.
 
     If that is not `needed`, the database of any home will do.
     """
-    from contextlib import closing
-
-    from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
-    from federation.runtime.sqlite import reporting
-    from tenant_client.records.database import open_database
-
     with failing(failed), reporting():
         if not (home / "tenant.db").exists():
             raise NotEnrolled(NOT_JOINED)
@@ -76,8 +71,6 @@ def journalled(home: Path) -> Path:
 
 def _default_home() -> Path:
     """The data folder of the XDG Base Directory Specification."""
-    import os
-
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "pharoah"
 
 

@@ -1,21 +1,31 @@
 """Verbs about why a job failed: `diagnose` and `teach`."""
 
+import sqlite3
 from collections import Counter
+from collections.abc import Collection, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import say, show, show_json
 from federation.runtime.visible import counted_as
+from tenant_client.advice.log_scan import known_in
+from tenant_client.advice.told import Told
+from tenant_client.diagnosis.diagnose import explain, gather, hints
+from tenant_client.diagnosis.filter_rules import FILE, load_rules, pattern_of
+from tenant_client.diagnosis.lessons import Lessons, bare, load_lessons, save_lessons
+from tenant_client.diagnosis.log_templates import mask
+from tenant_client.diagnosis.precedents import Precedent, like, telling_lines, unexplained_lines
+from tenant_client.diagnosis.sureness import sureness_of
+from tenant_client.records.database import open_database
+from tenant_client.records.incidents import Incidents
+from tenant_client.records.journal import the_one
+from tenant_client.run.diagnose_attempt import run_files
+from tenant_client.run.run_directory import newest_runs
 from tenant_client.verbs.console import Home, failing, warn
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from tenant_client.diagnosis.lessons import Lessons
-    from tenant_client.diagnosis.precedents import Precedent
 
 
 def diagnose(
@@ -38,14 +48,6 @@ def diagnose(
 
     Exit code 0: a cause was found. 2: no file could be read. 3: cause unknown; the most unusual log lines are shown.
     """
-    from tenant_client.advice.log_scan import known_in
-    from tenant_client.advice.told import Told
-    from tenant_client.diagnosis.diagnose import explain, gather, hints
-    from tenant_client.diagnosis.filter_rules import FILE, load_rules, pattern_of
-    from tenant_client.diagnosis.lessons import load_lessons
-    from tenant_client.diagnosis.precedents import like, telling_lines, unexplained_lines
-    from tenant_client.diagnosis.sureness import sureness_of
-
     with failing():
         paths = [file for path in paths for file in _files(home, path)]
         gathered, lessons, rules = gather(paths), load_lessons(home / "lessons.json"), load_rules(home / FILE)
@@ -88,23 +90,13 @@ def _files(home: Path, path: Path) -> list[Path]:
     """The file itself, or what the newest attempt of the lease of this name has left."""
     if path.exists() or len(path.parts) > 1:
         return [path]
-    from tenant_client.records.journal import the_one
-    from tenant_client.run.diagnose_attempt import run_files
-    from tenant_client.run.run_directory import newest_runs
-
     runs = newest_runs(home)
     files = run_files(home, the_one([*runs], str(path))) if any(run.startswith(str(path)) for run in runs) else []
     return files or [path]
 
 
-def _precedents(home: Path, reason: str, lines: "Sequence[str]", but: "Collection[str]") -> "tuple[Precedent, ...]":
+def _precedents(home: Path, reason: str, lines: Sequence[str], but: Collection[str]) -> tuple[Precedent, ...]:
     """The nearest incidents that the home has kept; none where it has no journal or it cannot be read."""
-    import sqlite3
-    from contextlib import closing
-
-    from tenant_client.records.database import open_database
-    from tenant_client.records.incidents import Incidents
-
     try:
         if not (home / "tenant.db").exists():
             return ()
@@ -140,9 +132,6 @@ def teach(
     The pattern is a part of a line: times, ranks and levels at its beginning are left out. It is stored in the home.
     Built-in patterns win.
     """
-    from tenant_client.diagnosis.lessons import Lessons, bare, load_lessons, save_lessons
-    from tenant_client.diagnosis.log_templates import mask
-
     path = home / "lessons.json"
     if as_list:
         with failing():
@@ -173,7 +162,7 @@ def _kept_logs(home: Path) -> list[Path]:
     return sorted(path for path in (home / "runs").glob("*/*.log*") if path.is_file())
 
 
-def _show_matches(lesson: "Lessons", files: list[Path]) -> None:
+def _show_matches(lesson: Lessons, files: list[Path]) -> None:
     """The first lines that a pattern matches, and how many there are."""
     many, within = 0, 0
     for file in files:

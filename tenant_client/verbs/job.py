@@ -3,14 +3,15 @@
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from tenant_client.run.attempt import run as narrated
+from tenant_client.run.run_directory import job_name, lease_name
+from tenant_client.run.settings import RunSettings
+from tenant_client.run.watchdog import WatchLimits
 from tenant_client.verbs.console import Home, failing
-
-if TYPE_CHECKING:
-    pass
 
 Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command that starts the job.")]
 Lease = Annotated[
@@ -101,11 +102,6 @@ def run(
     The job's output, signals and exit code stay as they are, even if Pharoah fails. After a failure, the cause is
     diagnosed and written to the journal. Nothing is sent.
     """
-    from tenant_client.run.attempt import run as narrated
-    from tenant_client.run.run_directory import job_name, lease_name
-    from tenant_client.run.settings import RunSettings
-    from tenant_client.run.watchdog import WatchLimits
-
     narrated(
         command,
         RunSettings(
@@ -140,9 +136,7 @@ def attach(
 
     The exit status of a process that Pharoah did not start is often unavailable; it is then recorded as unknown.
     """
-    from tenant_client.run.attach import attach as attached
-    from tenant_client.run.run_directory import lease_name
-    from tenant_client.run.settings import RunSettings
+    from tenant_client.run.attach import attach as attached  # loads numpy; `run` must not wait for it
 
     name = lease or lease_name(os.environ, home)
     settings = RunSettings(home.absolute(), name, watch=watch, quiet=quiet, logs=tuple(logs or ()), poll_s=poll_s)

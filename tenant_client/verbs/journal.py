@@ -1,18 +1,24 @@
 """Verbs about what ran: `journal`, and `journal fix`."""
 
+import time
 from collections import Counter
+from contextlib import closing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from federation.runtime.console import AsJson
+from federation.runtime.pinned_directory import is_pinned
 from federation.runtime.screen import show, show_json
 from federation.runtime.visible import counted_as
+from tenant_client.advice.after_failure import after_failure
+from tenant_client.disclosure.happened import Happened, what_happened
+from tenant_client.records import fixes
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
 from tenant_client.verbs.console import Home, failing, journalled
-
-if TYPE_CHECKING:
-    from tenant_client.disclosure.happened import Happened
+from tenant_client.workload.compare import LACKING
 
 
 def fix(
@@ -30,13 +36,6 @@ def fix(
 
     A reason that a round does not count, such as cancelled, takes the attempt out of the failures to be counted.
     """
-    import time
-    from contextlib import closing
-
-    from tenant_client.records import fixes
-    from tenant_client.records.database import open_database
-    from tenant_client.records.journal import Journal
-
     with failing(), closing(open_database(journalled(home))) as connection:
         fixed = fixes.fix(connection, Journal(connection).find(lease), attempt, reason, time.time())
     if as_json:
@@ -51,12 +50,6 @@ def show_journal(home: Home, *, as_json: AsJson = False) -> None:
 
     Exit code 3: the journal is empty. For the outcome of the last attempt see `status`.
     """
-    from contextlib import closing
-
-    from federation.runtime.pinned_directory import is_pinned
-    from tenant_client.disclosure.happened import what_happened
-    from tenant_client.records.database import open_database
-
     with closing(open_database(journalled(home))) as connection:
         view, joined = what_happened(connection), is_pinned(connection)
     if as_json:
@@ -67,12 +60,9 @@ def show_journal(home: Home, *, as_json: AsJson = False) -> None:
         raise typer.Exit(3)
 
 
-def _tell(view: "Happened", *, joined: bool) -> None:
+def _tell(view: Happened, *, joined: bool) -> None:
     incidents = {(incident.lease, incident.attempt): incident.words for incident in view.incidents}
     explained = {(one.lease, one.attempt): (one.sentence,) for one in view.explanations if one.side in _OTHERS}
-    from tenant_client.advice.after_failure import after_failure
-    from tenant_client.workload.compare import LACKING
-
     for workload in view.workloads:
         what = ", ".join((workload.precision or "precision unknown", workload.parallelism, *workload.versions))
         show(f"{_named(view, workload.lease)}: {what}", f"    {', '.join(workload.structure)}")
@@ -101,5 +91,5 @@ def _tell(view: "Happened", *, joined: bool) -> None:
 _OTHERS = ("provider", "both")  # whose part the three lines do not tell
 
 
-def _named(view: "Happened", lease: str) -> str:
+def _named(view: Happened, lease: str) -> str:
     return f"{lease} ({view.jobs[lease]})" if lease in view.jobs else lease

@@ -1,24 +1,26 @@
 """Verbs that show owners their data: `budget`, `preview` and `sent`."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
 from crypto.errors import PharoahError
+from federation.protocol.noise import SystemSampler
+from federation.protocol.plan import Plan
 from federation.runtime.clock import SECONDS_PER_HOUR
 from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import show, show_json
 from federation.runtime.visible import counted_as
+from tenant_client.disclosure import owner_view
+from tenant_client.disclosure.owner_view import Sent
+from tenant_client.home import open_tenant
+from tenant_client.rounds.tenant import Tenant
 from tenant_client.verbs.console import Home, failing, say_error
-
-if TYPE_CHECKING:
-    from federation.protocol.plan import Plan
-    from tenant_client.disclosure.owner_view import Sent
-    from tenant_client.rounds.tenant import Tenant
 
 
 class UnreadablePlan(PharoahError):
@@ -28,13 +30,8 @@ class UnreadablePlan(PharoahError):
 
 
 @contextmanager
-def _opened(home: Path, *, failed: int = 2) -> "Iterator[Tenant]":
+def _opened(home: Path, *, failed: int = 2) -> Iterator[Tenant]:
     """Opens the tenant of `home` and closes it afterwards. An error is printed and ends with exit code `failed`."""
-    import os
-
-    from federation.protocol.noise import SystemSampler
-    from tenant_client.home import open_tenant
-
     with failing(failed):
         tenant = open_tenant(home, (), os.urandom, SystemSampler())
         try:
@@ -45,8 +42,6 @@ def _opened(home: Path, *, failed: int = 2) -> "Iterator[Tenant]":
 
 def budget(home: Home, *, as_json: AsJson = False) -> None:
     """Show the privacy budget (epsilon) that a job spends in each window, and what is left."""
-    from tenant_client.disclosure import owner_view
-
     with _opened(home) as tenant:
         view = owner_view.budget(tenant)
     if as_json:
@@ -77,8 +72,6 @@ def preview(
     as_json: AsJson = False,
 ) -> None:
     """Show every count of a contribution, before noise and masks are added. Nothing is sent or charged."""
-    from tenant_client.disclosure import owner_view
-
     with _opened(home) as tenant:
         view = owner_view.preview(tenant, _plan(tenant, plan))
     if as_json:
@@ -131,8 +124,6 @@ def sent(
 
     Exit code 3: nothing was sent yet.
     """
-    from tenant_client.disclosure import owner_view
-
     with _opened(home) as tenant:
         if round_id is not None:
             _show_bytes(tenant, round_id, as_json=as_json)
@@ -146,7 +137,7 @@ def sent(
         raise typer.Exit(3)
 
 
-def _show_sent(view: "Sent") -> None:
+def _show_sent(view: Sent) -> None:
     for row in view.contributions:
         start, end = row.window_hours
         show(f"contribution {row.round_id}: hours {start}–{end}, {row.message_bytes} bytes, {row.sha256[:16]}")
@@ -176,9 +167,7 @@ def _show_sent(view: "Sent") -> None:
     show("each received bundle or list of rounds that are over: a receipt with its digest")
 
 
-def _show_bytes(tenant: "Tenant", round_id: str, *, as_json: bool) -> None:
-    from tenant_client.disclosure import owner_view
-
+def _show_bytes(tenant: Tenant, round_id: str, *, as_json: bool) -> None:
     known = {str(plan.round_id): plan.round_id for plan in tenant.plans()}
     if round_id not in known:
         say_error(f"round {round_id} was not answered", "list answered rounds with `pharoah-tenant sent`")
@@ -203,7 +192,7 @@ def _show_bytes(tenant: "Tenant", round_id: str, *, as_json: bool) -> None:
         show(f"bytes {row.part.offset:>7}–{end:<7} {row.part.field}: {row.part.meaning}", f"    {shown}")
 
 
-def _plan(tenant: "Tenant", file: Path | None) -> "Plan":
+def _plan(tenant: Tenant, file: Path | None) -> Plan:
     """The plan in `file` with its signature checked, or the newest answered plan."""
     if file is not None:
         try:

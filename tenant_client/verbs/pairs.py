@@ -1,12 +1,17 @@
 """The verb that tests many nodes in pairs: `confirm pairs`."""
 
+import random
 from collections.abc import Iterator
 from typing import Annotated, TypedDict
 
 import typer
 
 from federation.runtime.console import AsJson
+from federation.runtime.hostlist import hostlist
 from federation.runtime.screen import say, show, show_json
+from federation.runtime.visible import counted_as
+from tenant_client.confirm import pair_rounds
+from tenant_client.confirm.pairwise import PairwiseTest
 from tenant_client.verbs.console import failing
 
 
@@ -56,13 +61,6 @@ def pairs(
     A command that fails, or takes too long, is a pair that fails. Its last line of output may begin with its seconds,
     and may say link-errors. Exit codes: 0 all nodes are well; 1 something is named; 3 something is left open.
     """
-    import random
-
-    from federation.runtime.hostlist import hostlist
-    from federation.runtime.visible import counted_as
-    from tenant_client.confirm import pair_rounds
-    from tenant_client.confirm.pairwise import PairwiseTest
-
     names = list(dict.fromkeys(hostlist(nodes)))
     with failing():
         test = PairwiseTest(range(len(names)), random.SystemRandom(), most_rounds=rounds)
