@@ -36,8 +36,7 @@ def renew_mask_key(home: TrusteeHome, *, as_json: AsJson = False) -> None:
         card = trustee_home.renew_mask_key(home, os.urandom, datetime.now(UTC))
     file, shown = home / trustee_home.CARD, fingerprint(card.name)
     if as_json:
-        renewed: RenewedMask = {"card": str(file), "fingerprint": shown}
-        show_json(renewed)
+        show_json(RenewedMask(card=str(file), fingerprint=shown))
         return
     show(f"card         {file}", f"fingerprint  {shown}")
     tell("give the card to every trustee, and read its fingerprint aloud to them; then hand over with the new cards")
@@ -75,8 +74,7 @@ def hand_over(
         write_new(out, succession.hand_over(key, share, committee, opened, os.urandom))
     shown = fingerprint(seats.name)
     if as_json:
-        handed: HandedOver = {"handover": str(out), "index": share.index, "seats_fingerprint": shown}
-        show_json(handed)
+        show_json(HandedOver(handover=str(out), index=share.index, seats_fingerprint=shown))
         return
     show(f"handover     {out}", f"seats        {shown}")
     tell("check that every trustee has the same fingerprint of the seats; then give the handover to all of them")
@@ -120,12 +118,7 @@ def take_over(
         file = trustee_home.keep_next(home, share, after)
     shown = fingerprint(after.name)
     if as_json:
-        taken: TakenOver = {
-            "committee": str(file),
-            "index": share.index,
-            "fingerprint": shown,
-        }
-        show_json(taken)
+        show_json(TakenOver(committee=str(file), index=share.index, fingerprint=shown))
         return
     show(f"trustee      {share.index} of {len(after.trustees)}", f"committee    {file}", f"fingerprint  {shown}")
     tell(

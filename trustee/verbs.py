@@ -79,8 +79,7 @@ def init(
         card = trustee_home.create(home, address, name or [], os.urandom, datetime.now(UTC))
     file, shown = home / trustee_home.CARD, fingerprint(card.name)
     if as_json:
-        made: Card = {"card": str(file), "address": card.address, "fingerprint": shown}
-        show_json(made)
+        show_json(Card(card=str(file), address=card.address, fingerprint=shown))
         return
     show(f"card         {file}", f"fingerprint  {shown}")
     tell("give the card to every trustee and to the provider, and read its fingerprint aloud to them")
@@ -115,8 +114,7 @@ def renew_certificate(
         renewed = trustee_home.renew_certificate(home, name or [], datetime.now(UTC), days).certificate_pem
     file, hosts, end = home / trustee_home.TLS_CERTIFICATE, hosts_of(renewed), ends(renewed).isoformat()
     if as_json:
-        certificate: Certificate = {"certificate": str(file), "hosts": hosts, "ends": end}
-        show_json(certificate)
+        show_json(Certificate(certificate=str(file), hosts=hosts, ends=end))
         return
     show(f"{file}: for {', '.join(hosts)}, until {end}")
     tell("restart `serve`")
@@ -151,8 +149,7 @@ def deal(
     if count < FEW_TRUSTEES:
         warn(f"only {count} trustees: any {threshold} that collude know the key; use five or more")
     if as_json:
-        dealt: Dealt = {"dealing": str(out), "trustees": count, "threshold": threshold, "cards_fingerprint": shown}
-        show_json(dealt)
+        show_json(Dealt(dealing=str(out), trustees=count, threshold=threshold, cards_fingerprint=shown))
         return
     trustees = f"trustees     {count}, any {threshold} of which can make tokens"
     show(f"dealing      {out}", trustees, f"list         {shown}")
@@ -190,14 +187,9 @@ def combine(
     file, shown = home / trustee_home.COMMITTEE, fingerprint(committee.name)
     trustees, threshold = len(committee.trustees), committee.threshold
     if as_json:
-        combined: Combined = {
-            "committee": str(file),
-            "index": share.index,
-            "trustees": trustees,
-            "threshold": threshold,
-            "fingerprint": shown,
-        }
-        show_json(combined)
+        show_json(
+            Combined(committee=str(file), index=share.index, trustees=trustees, threshold=threshold, fingerprint=shown)
+        )
         return
     show(f"trustee      {share.index} of {trustees}, any {threshold} of which can make tokens")
     show(f"committee    {file}", f"fingerprint  {shown}")
@@ -230,8 +222,7 @@ def enrol(
         trustee_home.enrol(home, chain, os.urandom)
     members, shown = len(chain.directory.members), fingerprint(chain.directory.head)
     if as_json:
-        joined: Joined = {"head": str(chain.directory.head), "fingerprint": shown, "members": members}
-        show_json(joined)
+        show_json(Joined(head=str(chain.directory.head), fingerprint=shown, members=members))
         return
     show(f"provider     {invited.provider.hex()[:16]}… at {invited.online}")
     show(f"tenants      {members}", f"head         {shown}")
@@ -278,14 +269,15 @@ def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
     with failing(), closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
         evaluations, rounds, conflicts = trustee.evaluations(), trustee.rounds(), trustee.conflicts()
     if as_json:
-        view: Log = {
-            "evaluations": [
-                {"tenant": str(of), "epoch": epoch, "elements": n} for (of, epoch), n in sorted(evaluations.items())
-            ],
-            "rounds": [{"round_id": str(name), "request": str(of), "unmasked": done} for name, of, done in rounds],
-            "conflicts": [{"round_id": str(name), "proof": proof.hex()} for name, proof in conflicts],
-        }
-        show_json(view)
+        show_json(
+            Log(
+                evaluations=[
+                    {"tenant": str(of), "epoch": epoch, "elements": n} for (of, epoch), n in sorted(evaluations.items())
+                ],
+                rounds=[{"round_id": str(name), "request": str(of), "unmasked": done} for name, of, done in rounds],
+                conflicts=[{"round_id": str(name), "proof": proof.hex()} for name, proof in conflicts],
+            )
+        )
     else:
         for (tenant, epoch), elements in sorted(evaluations.items()):
             show(f"tenant {tenant.hex()[:12]}… epoch {epoch}: {counted_as(elements, 'blinded element')}")

@@ -9,7 +9,6 @@ import typer
 
 from crypto.errors import PharoahError
 from federation.protocol import check as checking
-from federation.protocol.bundle import HazardEntry, MismatchEntry
 from federation.protocol.check import Check
 from federation.protocol.round_messages import LADDER_LABELS
 from federation.protocol.service_messages import CheckVerdict
@@ -58,20 +57,6 @@ class HazardObject(TypedDict):
     rate_high: float
 
 
-class KnownObject(TypedDict):
-    """A known incompatibility that fits; `fit` is `applies` or `may_apply`, which `when` qualifies."""
-
-    id: str
-    fit: str
-    effect: str
-    found: list[str]
-    symptom: str
-    when: str
-    do: str
-    fixed_in: str
-    source: str
-
-
 class OwnObject(TypedDict):
     """The tenant's own history of the workload on the context, which the evidence includes.
 
@@ -98,7 +83,7 @@ class CheckObject(TypedDict):
     weak_evidence: bool
     context_name: str
     better_context_name: str
-    known: list[KnownObject]
+    known: list[Known]
     own: OwnObject | None
 
 
@@ -171,7 +156,7 @@ def check(
     known = against(job_of(software, descriptor))
     result = _with(result, known)
     if as_json:
-        show_json(_object_of(result, known, own))
+        show_json({**vars(result), "known": known, "own": own and _own(own)})
     else:
         _show(result, known, own)
     raise typer.Exit(int(result.verdict))
@@ -235,63 +220,10 @@ def _show(result: Check, known: Sequence[Known], own: OwnPair | None) -> None:
         show(f"{len(may) - MOST_THAT_MAY} more may apply, see --json")
 
 
-def _object_of(result: Check, known: Sequence[Known], own: OwnPair | None) -> CheckObject:
-    return {
-        "verdict": int(result.verdict),
-        "reason": result.reason,
-        "evidence": None if result.evidence is None else _mismatch(result.evidence),
-        "better_context": result.better_context,
-        "hazards": [_hazard(entry) for entry in result.hazards],
-        "weak_evidence": result.weak_evidence,
-        "context_name": result.context_name,
-        "better_context_name": result.better_context_name,
-        "known": [_known(one) for one in known],
-        "own": None if own is None else _own(own),
-    }
-
-
 def _own(own: OwnPair) -> OwnObject:
     return {
         "leases": len(own.failures),
         "failures": float(own.failures.sum()),
         "expected": float(own.expected.sum()),
         "share": own.share,
-    }
-
-
-def _known(one: Known) -> KnownObject:
-    return {
-        "id": one.id,
-        "fit": one.fit.value,
-        "effect": one.effect.value,
-        "found": list(one.found),
-        "symptom": one.symptom,
-        "when": one.when,
-        "do": one.do,
-        "fixed_in": one.fixed_in,
-        "source": one.source,
-    }
-
-
-def _mismatch(entry: MismatchEntry) -> MismatchObject:
-    return {
-        "workload": str(entry.workload),
-        "context": str(entry.context),
-        "probability_worse": entry.probability_worse,
-        "risk_ratio": entry.risk_ratio,
-        "risk_ratio_low": entry.risk_ratio_low,
-        "risk_ratio_high": entry.risk_ratio_high,
-        "expected_failures": entry.expected_failures,
-        "judgement": entry.judgement.value,
-        "alternatives": [str(token) for token in entry.alternatives],
-    }
-
-
-def _hazard(entry: HazardEntry) -> HazardObject:
-    return {
-        "context_level": str(entry.context_level),
-        "band": entry.band,
-        "rate": entry.rate,
-        "rate_low": entry.rate_low,
-        "rate_high": entry.rate_high,
     }

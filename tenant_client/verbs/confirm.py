@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, TypedDict
 
+import msgspec
 import typer
 
 from crypto.errors import PharoahError
@@ -17,7 +18,7 @@ from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import say, show, show_json
 from tenant_client.confirm import assess, determinism as tests, kept, machine, pair, telling
 from tenant_client.confirm.assess import BenchmarkFinding, rows
-from tenant_client.confirm.criteria import Criterion, SampleJudgement
+from tenant_client.confirm.criteria import Criterion
 from tenant_client.confirm.determinism import DeviceFinding
 from tenant_client.confirm.kept import CriteriaFile
 from tenant_client.confirm.machine import Target
@@ -131,8 +132,7 @@ def confirm(
     verdict = assess.overall(finding.verdict for finding in findings)
     if as_json:
         rows = [_plain(finding) for finding in findings]
-        confirmed: Confirmed = {"version": 1, "verdict": verdict.name.lower(), "findings": rows}
-        show_json(confirmed)
+        show_json({"version": 1, "verdict": verdict.name.lower(), "findings": rows})
     else:
         for finding in findings:
             _show(finding)
@@ -163,8 +163,7 @@ def learn(
         file = kept.criteria(kept.runs(samples))
         kept.write_criteria(out, file)
     if as_json:
-        learnt: Learnt = {"version": file.version, "out": str(out), "criteria": len(file.criteria)}
-        show_json(learnt)
+        show_json(Learnt(version=file.version, out=str(out), criteria=len(file.criteria)))
         return
     for criterion in file.criteria:
         show(
@@ -244,12 +243,8 @@ def determinism(
         findings = tests.judge([*known, *(tests.replays(tests.devices(device), seconds) if seconds else [])])
     verdict = assess.overall(finding.verdict for finding in findings)
     if as_json:
-        result: Determinism = {
-            "version": tests.VERSION,
-            "verdict": verdict.name.lower(),
-            "devices": [_device(finding) for finding in findings],
-        }
-        show_json(result)
+        rows = [_device(finding) for finding in findings]
+        show_json({"version": tests.VERSION, "verdict": verdict.name.lower(), "devices": rows})
     else:
         for finding in findings:
             word = "confirmed" if finding.verdict is CheckVerdict.MISMATCH else finding.verdict.name.lower()
@@ -258,20 +253,9 @@ def determinism(
     raise typer.Exit(int(verdict))
 
 
-def _device(finding: DeviceFinding) -> DeviceObject:
-    one = finding.of
-    return {
-        "machine": one.machine,
-        "device": one.device,
-        "kind": one.kind,
-        "runs": one.runs,
-        "stages": one.stages,
-        "differs": one.differs,
-        "problem": one.problem,
-        "verdict": finding.verdict.name.lower(),
-        "reason": finding.reason,
-        "stage": finding.stage,
-    }
+def _device(finding: DeviceFinding) -> dict[str, object]:
+    verdict = {"verdict": finding.verdict.name.lower(), "reason": finding.reason, "stage": finding.stage}
+    return msgspec.structs.asdict(finding.of) | verdict
 
 
 # ---- parts ---------------------------------------------------------------------------------------------------------
@@ -304,7 +288,7 @@ def _test(
     return finding
 
 
-def _plain(finding: BenchmarkFinding) -> FindingObject:
+def _plain(finding: BenchmarkFinding) -> dict[str, object]:
     judged = finding.judgement
     return {
         "suspicion": finding.suspicion.value,
@@ -313,21 +297,9 @@ def _plain(finding: BenchmarkFinding) -> FindingObject:
         "reason": finding.reason,
         "compared_with": finding.compared_with,
         "shortfall_percent": finding.shortfall_percent,
-        "judgement": None if judged is None else _judged(judged),
+        "judgement": judged and {**vars(judged), "verdict": judged.verdict.name.lower()},
         "usual": None if finding.criterion is None else finding.criterion.usual,
         "runs": [{"device": one.device, "unit": one.unit, "values": one.values.tolist()} for one in finding.samples],
-    }
-
-
-def _judged(judgement: SampleJudgement) -> JudgementObject:
-    return {
-        "verdict": judgement.verdict.name.lower(),
-        "reason": judgement.reason,
-        "shortfall": judgement.shortfall,
-        "shortfall_low": judgement.shortfall_low,
-        "shortfall_high": judgement.shortfall_high,
-        "p_value": judgement.p_value,
-        "finds": judgement.finds,
     }
 
 

@@ -23,18 +23,11 @@ from tenant_client.verbs.gate import Mode, NoLease, workload_of
 from tenant_client.verbs.judging import Ways, bundle_of
 
 
-class NodeObject(TypedDict):
-    """A node to leave out, and why."""
-
-    node: str
-    why: str
-
-
 class ExcludeObject(TypedDict):
     """The lease whose workload the next job was taken to run, and the nodes to leave out, the surest first."""
 
     like: str
-    nodes: list[NodeObject]
+    nodes: list[Excluded]
 
 
 def exclude(
@@ -72,7 +65,7 @@ def exclude(
     with FailOpen(quiet=False).guard("no nodes are left out"):
         told, found = _found(home, job, like, most)
         if as_json:
-            show_json({"like": told, "nodes": [{"node": one.node, "why": one.why} for one in found]})
+            show_json(ExcludeObject(like=told, nodes=found))
         elif found:
             show(",".join(one.node for one in found))
             say(*_reasons(found))

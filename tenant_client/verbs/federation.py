@@ -97,8 +97,7 @@ def _take_lease_key(home: Path, file: Path, *, as_json: bool) -> None:
     with failing():
         homes.member(home)
         replace_secret(home / LEASE_KEY, read_key(file))
-    taken: Keyed = {"home": str(home), "lease_key": str(home / LEASE_KEY)}
-    _tell(taken, as_json=as_json)
+    _tell(Keyed(home=str(home), lease_key=str(home / LEASE_KEY)), as_json=as_json)
 
 
 def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> None:
@@ -125,13 +124,15 @@ def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:
             check_fingerprint(head, chain.directory.head)
         homes.pin(home, chain.entries)
         _write_settings(home, invited)
-    enrolment: Joined = {
-        "home": str(home),
-        "head": fingerprint(chain.directory.head),
-        "members": len(chain.directory.members),
-        "trustees": _trustees(chain),
-    }
-    _tell(enrolment, as_json=as_json)
+    _tell(
+        Joined(
+            home=str(home),
+            head=fingerprint(chain.directory.head),
+            members=len(chain.directory.members),
+            trustees=_trustees(chain),
+        ),
+        as_json=as_json,
+    )
     if not head:
         say("next: compare the head with other tenants and the trustees, then run `serve`")
 

@@ -174,17 +174,7 @@ def _show_bytes(tenant: Tenant, round_id: str, *, as_json: bool) -> None:
         raise typer.Exit(3)
     parts = owner_view.sent_bytes(tenant, known[round_id])
     if as_json:
-        rows: list[SentPart] = [
-            {
-                "offset": row.part.offset,
-                "length": row.part.length,
-                "field": row.part.field,
-                "meaning": row.part.meaning,
-                "hex": row.hex,
-            }
-            for row in parts
-        ]
-        show_json(SentParts(parts=rows))
+        show_json({"parts": [{**vars(row.part), "hex": row.hex} for row in parts]})
         return
     for row in parts:
         end = row.part.offset + row.part.length - 1

@@ -52,10 +52,8 @@ def restart(
     steps = [_step_of(path, readings) for path in saved or ()]
     found = restart_point(readings, [step for step in steps if step is not None])
     if as_json:
-        told: Restart = {"run": run_dir.name, "trouble": "", "ranks": (), "checkpoint": None, "skip": None}
-        if found is not None:
-            told |= {"trouble": found.trouble, "ranks": found.ranks, "checkpoint": found.checkpoint, "skip": found.skip}
-        show_json(told)
+        nothing = {"trouble": "", "ranks": (), "checkpoint": None, "skip": None}
+        show_json({"run": run_dir.name, **(vars(found) if found else nothing)})
     else:
         show(f"{run_dir.name}: {found.sentence if found else 'no NaN or loss spike found'}")
     raise typer.Exit(BAD if found else FINE)

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Annotated, TypedDict
 
+import msgspec
 import typer
 
 from federation.protocol.bundle import CatalogueEntry
@@ -18,7 +19,7 @@ from tenant_client.records.journal import Journal
 from tenant_client.verbs.console import Home, failing, warn
 from tenant_client.workload.compare import LACKING, compared, conclude, operator_text
 from tenant_client.workload.describe import NothingToDescribe, describe_files
-from tenant_client.workload.descriptor import Descriptor, nearest, own_sketch, rungs
+from tenant_client.workload.descriptor import Descriptor, Nearest, nearest, own_sketch, rungs
 from tenant_client.workload.local_tokens import KEY_BYTES, local_key, local_ladder
 
 Traces = Annotated[
@@ -67,19 +68,20 @@ def describe(traces: Traces, home: Home, *, as_json: AsJson = False) -> None:
     with failing():
         descriptor = _stored(traces, home) or _described(traces)
     if as_json:
-        described: Described = {
-            "precision": descriptor.precision,
-            "parallelism": descriptor.parallelism,
-            "replicas": descriptor.replicas,
-            "versions": dict(descriptor.versions),
-            "software": dict(descriptor.software),
-            "kernel_families": sorted(descriptor.kernel_families),
-            "structure": sorted(descriptor.structure),
-            "collectives": list(descriptor.collectives),
-            "operators": sorted(descriptor.operators),
-            "lacks": list(descriptor.lacks),
-        }
-        show_json(described)
+        show_json(
+            {
+                "precision": descriptor.precision,
+                "parallelism": descriptor.parallelism,
+                "replicas": descriptor.replicas,
+                "versions": dict(descriptor.versions),
+                "software": dict(descriptor.software),
+                "kernel_families": sorted(descriptor.kernel_families),
+                "structure": sorted(descriptor.structure),
+                "collectives": descriptor.collectives,
+                "operators": sorted(descriptor.operators),
+                "lacks": descriptor.lacks,
+            }
+        )
         return
     show(
         f"precision        {descriptor.precision or 'not recorded'}",
@@ -99,13 +101,6 @@ def describe(traces: Traces, home: Home, *, as_json: AsJson = False) -> None:
 
 def _within(replicas: int) -> str:
     return f" (data parallel of {replicas} devices within one process)" if replicas > 1 else ""
-
-
-class Nearest(TypedDict):
-    """The nearest benchmark job of a catalogue."""
-
-    name: str
-    similarity: float
 
 
 class Tokens(TypedDict):
@@ -134,16 +129,7 @@ def tokens(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: 
         ladder = local_ladder(rungs(descriptor, known), _key(home))
     near = nearest(own_sketch(descriptor), known)
     if as_json:
-        made: Tokens = {
-            "family": str(ladder.family),
-            "archetype": str(ladder.archetype),
-            "subarchetype": str(ladder.subarchetype),
-            "exact": str(ladder.exact),
-            "nearest": None if near is None else {"name": near.name, "similarity": near.similarity},
-            "key": "local",
-            "lacks": list(descriptor.lacks),
-        }
-        show_json(made)
+        show_json({**msgspec.structs.asdict(ladder), "nearest": near, "key": "local", "lacks": descriptor.lacks})
         return
     show(f"family        {ladder.family}", f"archetype     {ladder.archetype}")
     show(f"sub-archetype {ladder.subarchetype}", f"exact         {ladder.exact}")
