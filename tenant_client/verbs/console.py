@@ -1,8 +1,8 @@
 """Options, output and exit codes that the verbs of `pharoah-tenant` share.
 
 - Exit codes: 0 ok, 1 warning, 2 refused, failed or mismatch, 3 unknown.
-- A verb's module is imported when the verb is called (`tenant_client.cli`). Inside functions is imported only what is of
-  an extra that the verb can do without, or what a running job would wait for.
+- A verb's module is imported when the verb is called (`tenant_client.cli`). Inside functions is imported what
+  belongs to an extra that the verb can do without, or what a running job would wait for.
 """
 
 import os
