@@ -78,6 +78,7 @@ from simulation.judge import score
 from simulation.replay import brca, lung, lung_times, philly, titan, titan_times
 from simulation.run import processes
 from tenant_client.advice import changes, expectations, explanation, hints, replacement, resources, told
+from tenant_client.confirm.pairwise import NodeVerdict
 from tenant_client.diagnosis.stragglers import waits, what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.records import fixes
@@ -91,7 +92,6 @@ from tenant_client.verbs import (
     gate,
     incidents,
     owner,
-    pairs,
     restart,
     workload,
 )
@@ -143,7 +143,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant confirm test": confirm.Confirmed,
     "pharoah-tenant confirm determinism": confirm.Determinism,
     "pharoah-tenant confirm learn": confirm.Learnt,
-    "pharoah-tenant confirm pairs": pairs.PairsObject,
+    "pharoah-tenant confirm pairs": NodeVerdict[str],
     "pharoah-trustee init": trustee.verbs.Card,
     "pharoah-trustee renew-certificate": trustee.verbs.Certificate,
     "pharoah-trustee deal": trustee.verbs.Dealt,

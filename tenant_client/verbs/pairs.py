@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 import typer
 
@@ -11,35 +11,8 @@ from federation.runtime.hostlist import hostlist
 from federation.runtime.screen import say, show, show_json
 from federation.runtime.visible import counted_as
 from tenant_client.confirm import pair_rounds
-from tenant_client.confirm.pairwise import PairwiseTest
+from tenant_client.confirm.pairwise import NodeVerdict, PairwiseTest
 from tenant_client.verbs.console import failing
-
-
-class BadNodeObject(TypedDict):
-    """A node that did badly with all `partners`; `factor` is its best time over the usual one, null where it fails."""
-
-    node: str
-    kind: str
-    factor: float | None
-    partners: list[str]
-
-
-class BadLinkObject(TypedDict):
-    """A link that did badly between two nodes that did well with others."""
-
-    nodes: list[str]
-    kind: str
-    factor: float | None
-
-
-class PairsObject(TypedDict):
-    """What a test in pairs names, and what it leaves open."""
-
-    nodes: list[BadNodeObject]
-    links: list[BadLinkObject]
-    suspected: list[str]
-    unknown: list[str]
-    rounds: int
 
 
 def pairs(
@@ -72,41 +45,23 @@ def pairs(
             at_once=at_once,
             told=lambda number, count: say(f"round {number}: {counted_as(count, 'pair')}"),
         )
-    result: PairsObject = {
-        "nodes": [
-            {
-                "node": names[one.node],
-                "kind": one.kind.value,
-                "factor": one.factor,
-                "partners": [names[partner] for partner in one.partners],
-            }
-            for one in found.nodes
-        ],
-        "links": [
-            {"nodes": [names[node] for node in one.pair], "kind": one.kind.value, "factor": one.factor}
-            for one in found.links
-        ],
-        "suspected": [names[node] for node in found.suspected],
-        "unknown": [names[node] for node in found.unknown],
-        "rounds": found.rounds,
-    }
     if as_json:
-        show_json(result)
+        show_json(found)
     else:
-        show(*_pair_lines(result))
+        show(*_pair_lines(found))
     raise typer.Exit(1 if found.nodes or found.links else 3 if found.suspected or found.unknown else 0)
 
 
-def _pair_lines(found: PairsObject) -> Iterator[str]:
-    for node in found["nodes"]:
-        yield f"{node['node']} {_bad(node['kind'], node['factor'])}, with {' and '.join(node['partners'])}"
-    for link in found["links"]:
-        yield f"the link between {' and '.join(link['nodes'])} {_bad(link['kind'], link['factor'])}"
-    for kind in ("suspected", "unknown"):
-        if found[kind]:
-            yield f"{kind}: {', '.join(found[kind])}"
-    if not (found["nodes"] or found["links"] or found["suspected"] or found["unknown"]):
-        yield f"all nodes are well, after {found['rounds']} round(s)"
+def _pair_lines(found: NodeVerdict[str]) -> Iterator[str]:
+    for node in found.nodes:
+        yield f"{node.node} {_bad(node.kind, node.factor)}, with {' and '.join(node.partners)}"
+    for link in found.links:
+        yield f"the link between {' and '.join(link.nodes)} {_bad(link.kind, link.factor)}"
+    for kind, nodes in (("suspected", found.suspected), ("unknown", found.unknown)):
+        if nodes:
+            yield f"{kind}: {', '.join(nodes)}"
+    if not (found.nodes or found.links or found.suspected or found.unknown):
+        yield f"all nodes are well, after {found.rounds} round(s)"
 
 
 def _bad(kind: str, factor: float | None) -> str:
