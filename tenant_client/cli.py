@@ -54,7 +54,7 @@ confirm = group(
 )
 add_later(confirm, f"{VERBS}.confirm.confirm", name="test", cls=AskingVerb)
 add_later(confirm, f"{VERBS}.confirm.learn")
-add_later(confirm, f"{VERBS}.confirm.answer")
+add_later(confirm, f"{VERBS}.pairs.answer")
 add_later(confirm, f"{VERBS}.confirm.determinism", cls=AskingVerb)
 add_later(confirm, f"{VERBS}.pairs.pairs", cls=PairsCommand)
 app.add_typer(confirm, rich_help_panel=BEFORE)

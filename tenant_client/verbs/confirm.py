@@ -1,4 +1,4 @@
-"""Verbs that test suspected hardware: `confirm [SUSPICION]`, `confirm determinism`, `learn`, `answer`.
+"""Verbs that test suspected hardware: `confirm [SUSPICION]`, `confirm determinism` and `learn`.
 
 - Exit codes: 0 as fast as healthy machines, or the same results, 1 warning, 2 confirmed slow or wrong, 3 unknown.
 - Every run of a benchmark is kept in the home, as a baseline for later runs. Without one the answer is unknown.
@@ -171,16 +171,6 @@ def learn(
             f" learnt from {criterion.units} machines ({criterion.dropped} outliers dropped);"
             f" detects a slowdown of {criterion.finds():.2f}x"
         )
-
-
-def answer(
-    listen: Annotated[str, typer.Option(help="Address and port to listen on.")] = "0.0.0.0:7300",
-    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds until it stops.")] = 600.0,
-) -> None:
-    """Answer another machine's `confirm interconnect --partner`. Unencrypted: it sends test patterns, no data."""
-    with failing():
-        served = pair.serve(listen, seconds)
-    show(f"answered {served} partner(s)")
 
 
 WRONG_ADVICE = {

@@ -1,4 +1,4 @@
-"""The verb that tests many nodes in pairs: `confirm pairs`."""
+"""Verbs that test machines with each other: `confirm pairs` and `confirm answer`. They need no extra."""
 
 import random
 from collections.abc import Iterator
@@ -10,9 +10,19 @@ from federation.runtime.console import AsJson
 from federation.runtime.hostlist import hostlist
 from federation.runtime.screen import say, show, show_json
 from federation.runtime.visible import counted_as
-from tenant_client.confirm import pair_rounds
+from tenant_client.confirm import pair, pair_rounds
 from tenant_client.confirm.pairwise import NodeVerdict, PairwiseTest
 from tenant_client.verbs.console import failing
+
+
+def answer(
+    listen: Annotated[str, typer.Option(help="Address and port to listen on.")] = "0.0.0.0:7300",
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds until it stops.")] = 600.0,
+) -> None:
+    """Answer another machine's `confirm interconnect --partner`. Unencrypted: it sends test patterns, no data."""
+    with failing():
+        served = pair.serve(listen, seconds)
+    show(f"answered {served} partner(s)")
 
 
 def pairs(
