@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
-from typer.core import DEFAULT_MARKUP_MODE, TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
@@ -144,11 +144,11 @@ class Verb(TyperCommand):
                 vars(parameter)["help"] = _annotated_help(self.callback, parameter.name or "")
 
     @classmethod
-    def later(cls, place: str, *, name: str, hidden: bool, rich_help_panel: str | None, **_: Any) -> "Verb":
-        """The verb at `package.module.function`, which is imported for all but its name and help."""
+    def later(cls, place: str, *, name: str, **more: Any) -> "Verb":
+        """The verb at `package.module.function`, which is imported for all but its name, its help and where that is."""
         verb = cls.__new__(cls)
-        vars(verb).update(place=place, name=name, hidden=hidden, rich_help_panel=rich_help_panel)
-        vars(verb).update(short_help=None, deprecated=False)
+        shown = {key: more[key] for key in ("hidden", "rich_help_panel", "rich_markup_mode")}
+        vars(verb).update(shown, place=place, name=name, short_help=None, deprecated=False)
         return verb
 
     def __getattr__(self, name: str) -> Any:
@@ -158,11 +158,9 @@ class Verb(TyperCommand):
         module, _, function = self.place.rpartition(".")
         if name == "help":
             return _docstring(module, function)
-        info = CommandInfo(
-            self.name, cls=type(self), callback=getattr(import_module(module), function), hidden=self.hidden
-        )
-        verb = get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=DEFAULT_MARKUP_MODE)
-        vars(self).update(vars(verb) | {"rich_help_panel": self.rich_help_panel})
+        info = CommandInfo(self.name, cls=type(self), callback=getattr(import_module(module), function))
+        verb = get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=self.rich_markup_mode)
+        vars(self).update(vars(verb) | {key: vars(self)[key] for key in ("hidden", "rich_help_panel")})
         del self.place
         return getattr(self, name)
 
