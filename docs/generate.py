@@ -25,6 +25,7 @@ import tenant_client.cli
 import trustee.cli
 import trustee.handover_verbs
 import trustee.overview
+import trustee.verbs
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from federation.protocol import anchors, change_rules
@@ -70,6 +71,7 @@ from simulation.studies import (
     world,
 )
 from tenant_client.advice import changes, expectations, explanation, hints, replacement, resources, told
+from tenant_client.confirm.pairwise import NodeVerdict
 from tenant_client.diagnosis.stragglers import waits, what_if
 from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
 from tenant_client.records import fixes
@@ -138,16 +140,16 @@ JSON: dict[str, Any] = {
     "pharoah-tenant confirm test": confirm.Confirmed,
     "pharoah-tenant confirm determinism": confirm.Determinism,
     "pharoah-tenant confirm learn": confirm.Learnt,
-    "pharoah-tenant confirm pairs": confirm.PairsObject,
-    "pharoah-trustee init": trustee.cli.Card,
-    "pharoah-trustee renew-certificate": trustee.cli.Certificate,
-    "pharoah-trustee deal": trustee.cli.Dealt,
-    "pharoah-trustee combine": trustee.cli.Combined,
+    "pharoah-tenant confirm pairs": NodeVerdict[str],
+    "pharoah-trustee init": trustee.verbs.Card,
+    "pharoah-trustee renew-certificate": trustee.verbs.Certificate,
+    "pharoah-trustee deal": trustee.verbs.Dealt,
+    "pharoah-trustee combine": trustee.verbs.Combined,
     "pharoah-trustee renew-mask-key": trustee.handover_verbs.RenewedMask,
     "pharoah-trustee hand-over": trustee.handover_verbs.HandedOver,
     "pharoah-trustee take-over": trustee.handover_verbs.TakenOver,
-    "pharoah-trustee enrol": trustee.cli.Joined,
-    "pharoah-trustee log": trustee.cli.Log,
+    "pharoah-trustee enrol": trustee.verbs.Joined,
+    "pharoah-trustee log": trustee.verbs.Log,
     "pharoah-trustee status": trustee.overview.TrusteeStatus,
     "pharoah-provider init": list[server.InitRow],
     "pharoah-provider enrol": list[server.EnrolRow],

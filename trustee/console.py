@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from crypto.errors import BadSignature, DecodeError
 from federation.runtime.console import Console, HomeFolder
 from federation.runtime.homes import Role
+from federation.runtime.key_files import HomeError
 from federation.runtime.screen import say
 
 _console = Console("pharoah-trustee")
@@ -28,8 +30,6 @@ TrusteeHome = Annotated[
 @contextmanager
 def about(file: Path) -> Iterator[None]:
     """Names the file in an error about what is in it."""
-    from crypto.errors import BadSignature, DecodeError
-
     try:
         yield
     except (DecodeError, BadSignature) as error:
@@ -38,8 +38,6 @@ def about(file: Path) -> Iterator[None]:
 
 def write_new(file: Path, data: bytes) -> None:
     """Writes a file that is not there yet; HomeError if it is."""
-    from federation.runtime.key_files import HomeError
-
     try:
         with file.open("xb") as out:
             out.write(data)

@@ -1,18 +1,22 @@
 """Verbs by which trustees hand their shares over: to renew them at each epoch, or to replace one that is lost."""
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
+from crypto.codec import decode, is_labelled
+from crypto.signing import Signed
+from federation.protocol import succession
+from federation.protocol.ceremony import Committee
+from federation.protocol.enrolment import TrusteeCard, fingerprint, open_trustee_card
+from federation.protocol.seats import Handover
 from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import show, show_json
+from trustee import home as trustee_home
 from trustee.console import TrusteeHome, about, failing, tell, write_new
-
-if TYPE_CHECKING:
-    from federation.protocol.ceremony import Committee
-    from federation.protocol.enrolment import TrusteeCard
 
 
 class RenewedMask(TypedDict):
@@ -28,17 +32,11 @@ def renew_mask_key(home: TrusteeHome, *, as_json: AsJson = False) -> None:
     A mask key serves one epoch: renew it after the last round of each. The one before is erased when the provider's
     directory shows the new one.
     """
-    from datetime import UTC, datetime
-
-    from federation.protocol.enrolment import fingerprint
-    from trustee import home as trustee_home
-
     with failing():
         card = trustee_home.renew_mask_key(home, os.urandom, datetime.now(UTC))
     file, shown = home / trustee_home.CARD, fingerprint(card.name)
     if as_json:
-        renewed: RenewedMask = {"card": str(file), "fingerprint": shown}
-        show_json(renewed)
+        show_json(RenewedMask(card=str(file), fingerprint=shown))
         return
     show(f"card         {file}", f"fingerprint  {shown}")
     tell("give the card to every trustee, and read its fingerprint aloud to them; then hand over with the new cards")
@@ -69,10 +67,6 @@ def hand_over(
     With the cards of the same trustees all shares are renewed. The card of a successor takes the seat of the trustee
     whose card is missing: pass it only if you know that this trustee is lost or leaves.
     """
-    from federation.protocol import succession
-    from federation.protocol.enrolment import fingerprint
-    from trustee import home as trustee_home
-
     with failing():
         committee, share = trustee_home.kept_committee(home), trustee_home.kept_share(home)
         seats, opened = succession.seated(committee, _cards(cards))
@@ -80,8 +74,7 @@ def hand_over(
         write_new(out, succession.hand_over(key, share, committee, opened, os.urandom))
     shown = fingerprint(seats.name)
     if as_json:
-        handed: HandedOver = {"handover": str(out), "index": share.index, "seats_fingerprint": shown}
-        show_json(handed)
+        show_json(HandedOver(handover=str(out), index=share.index, seats_fingerprint=shown))
         return
     show(f"handover     {out}", f"seats        {shown}")
     tell("check that every trustee has the same fingerprint of the seats; then give the handover to all of them")
@@ -116,10 +109,6 @@ def take_over(
 
     They do when the provider's directory shows them. The share before is erased then.
     """
-    from federation.protocol import succession
-    from federation.protocol.enrolment import fingerprint
-    from trustee import home as trustee_home
-
     with failing():
         before = _committee(committee) if committee else trustee_home.kept_committee(home)
         cards, handovers = _sorted(files)
@@ -129,12 +118,7 @@ def take_over(
         file = trustee_home.keep_next(home, share, after)
     shown = fingerprint(after.name)
     if as_json:
-        taken: TakenOver = {
-            "committee": str(file),
-            "index": share.index,
-            "fingerprint": shown,
-        }
-        show_json(taken)
+        show_json(TakenOver(committee=str(file), index=share.index, fingerprint=shown))
         return
     show(f"trustee      {share.index} of {len(after.trustees)}", f"committee    {file}", f"fingerprint  {shown}")
     tell(
@@ -143,17 +127,12 @@ def take_over(
     )
 
 
-def _committee(file: Path) -> "Committee":
-    from crypto.codec import decode
-    from federation.protocol.ceremony import Committee
-
+def _committee(file: Path) -> Committee:
     with about(file):
         return decode(Committee, file.read_bytes())
 
 
-def _cards(files: list[Path]) -> "list[TrusteeCard]":
-    from federation.protocol.enrolment import open_trustee_card
-
+def _cards(files: list[Path]) -> list[TrusteeCard]:
     cards = []
     for file in files:
         with about(file):
@@ -161,12 +140,8 @@ def _cards(files: list[Path]) -> "list[TrusteeCard]":
     return cards
 
 
-def _sorted(files: list[Path]) -> "tuple[list[TrusteeCard], list[bytes]]":
+def _sorted(files: list[Path]) -> tuple[list[TrusteeCard], list[bytes]]:
     """Separates cards and handovers by their labels."""
-    from crypto.codec import decode, is_labelled
-    from crypto.signing import Signed
-    from federation.protocol.seats import Handover
-
     cards, handovers = [], []
     for file in files:
         with about(file):

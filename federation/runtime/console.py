@@ -5,19 +5,25 @@ Results go to stdout (`--json` with stable keys), all else to stderr, both throu
 
 import inspect
 import io
+import re
 import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from importlib import import_module
+from importlib.abc import InspectLoader
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command_from_info
+from typer.models import CommandInfo
 
 from crypto.errors import PharoahError
 from federation.runtime import screen, tls
@@ -44,7 +50,8 @@ HELP = {"help_option_names": ["-h", "--help"]}
 class CommandLine(typer.Typer):
     """The command line of a program. Calling it restricts gRPC to TLS 1.3 and guards the output with `screen`."""
 
-    def __init__(self, *, name: str, help: str) -> None:  # noqa: A002 - as typer calls it
+    def __init__(self, *, name: str, help: str, verbs: str = "") -> None:  # noqa: A002 - as typer calls it
+        self.verbs = verbs  # the package of those that are added by their place
         super().__init__(name=name, no_args_is_help=True, pretty_exceptions_enable=False, suggest_commands=False)
         self.callback(help=help, cls=ProgramGroup, context_settings=HELP)(_root)
 
@@ -54,9 +61,14 @@ class CommandLine(typer.Typer):
         screen.guard()
         return super().__call__(*words, **more)
 
-    def add(self, panel: str, *verbs: "Callable[..., None]", cls: "type[Verb] | None" = None, **more: Any) -> None:
-        """Adds verbs to a panel of the help; underscores in names become hyphens, a trailing one is dropped."""
+    def add(
+        self, panel: str, *verbs: "Callable[..., None] | str", cls: "type[Verb] | None" = None, **more: Any
+    ) -> None:
+        """Adds verbs to a panel of the help: functions, or `module.function` as in `add_later`."""
         for verb in verbs:
+            if isinstance(verb, str):
+                add_later(self, f"{self.verbs}.{verb}", cls=cls, rich_help_panel=panel, **more)
+                continue
             name = verb.__name__.rstrip("_").replace("_", "-")
             self.command(name, cls=cls or Verb, rich_help_panel=panel, **more)(verb)
 
@@ -142,6 +154,16 @@ def group(name: str, help: str, cls: type[TyperGroup] | None = None) -> typer.Ty
     )
 
 
+def add_later(app: typer.Typer, place: str, *, cls: "type[Verb] | None" = None, name: str = "", **more: Any) -> None:
+    """Adds a verb whose module is imported when the verb is called, by its place, `package.module.function`.
+
+    Underscores in its name become hyphens, a trailing one is dropped.
+    """
+    name = name or place.rpartition(".")[2].rstrip("_").replace("_", "-")
+    later: Any = partial((cls or Verb).later, place)  # typer calls it as the class
+    app.command(name, cls=later, **more)(_root)
+
+
 def _version(asked: bool) -> None:  # noqa: FBT001 - as click calls it
     if asked:
         from importlib import metadata  # a fifth of what the command line takes to load
@@ -163,6 +185,7 @@ class Verb(TyperCommand):
     """A verb: its arguments have help, `-h` works, and errors end it with a message instead of a traceback."""
 
     failed = 2  # the exit code of an error, wrong options included
+    place: str  # while it is not loaded
 
     def __init__(self, *words: Any, **more: Any) -> None:
         more["context_settings"] = HELP | (more.get("context_settings") or {})
@@ -170,6 +193,27 @@ class Verb(TyperCommand):
         for parameter in self.params:
             if isinstance(parameter, click.Argument):  # click 8.5 drops the help that typer passes
                 vars(parameter)["help"] = _annotated_help(self.callback, parameter.name or "")
+
+    @classmethod
+    def later(cls, place: str, *, name: str, **more: Any) -> "Verb":
+        """The verb at `package.module.function`, which is imported for all but its name, its help and where that is."""
+        verb = cls.__new__(cls)
+        shown = {key: more[key] for key in ("hidden", "rich_help_panel", "rich_markup_mode")}
+        vars(verb).update(shown, place=place, name=name, short_help=None, deprecated=False)
+        return verb
+
+    def __getattr__(self, name: str) -> Any:
+        """What is missing of a verb that was added for later."""
+        if name.startswith("__") or "place" not in vars(self):
+            raise AttributeError(name)
+        module, _, function = self.place.rpartition(".")
+        if name == "help":
+            return _docstring(module, function)
+        info = CommandInfo(self.name, cls=type(self), callback=getattr(import_module(module), function))
+        verb = get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=self.rich_markup_mode)
+        vars(self).update(vars(verb) | {key: vars(self)[key] for key in ("hidden", "rich_help_panel")})
+        del self.place
+        return getattr(self, name)
 
     def make_context(self, *words: Any, **more: Any) -> click.Context:
         """As in click; wrong options end with the verb's own exit code."""
@@ -196,6 +240,14 @@ class AskingVerb(Verb):
     """A verb whose exit code 2 is an answer; errors end it with 3, unknown."""
 
     failed = 3
+
+
+def _docstring(module: str, function: str) -> str:
+    """A function's docstring, from the source of its module, which is not imported."""
+    spec = find_spec(module)
+    source = spec.loader.get_source(module) if spec and isinstance(spec.loader, InspectLoader) else None
+    found = re.search(rf'^def {function}\(.*?"""(.*?)"""', source or "", re.DOTALL | re.MULTILINE)
+    return inspect.cleandoc(found[1]) if found else ""
 
 
 def _annotated_help(function: "Callable[..., Any] | None", name: str) -> str:

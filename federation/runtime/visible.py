@@ -13,7 +13,7 @@ writing from right to left by letters that are so, are left.
 
 import json
 import unicodedata
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 import msgspec
@@ -39,8 +39,7 @@ def json_text(value: object, indent: int | None = None) -> str:
 
     A dataclass or a message becomes an object whose keys are its fields; what JSON has no word for becomes text.
     """
-    plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-    return json.dumps(plain, default=_object_or_text, indent=indent).replace(_DELETE, "\\u007f")
+    return json.dumps(value, default=_object_or_text, indent=indent).replace(_DELETE, "\\u007f")
 
 
 def counted_as(number: int, noun: str) -> str:
@@ -75,6 +74,8 @@ def short(path: Path | str) -> str:
 
 
 def _object_or_text(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
     return msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else str(value)
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypedDict
 
+import msgspec
+
 from crypto.codec import decode, encode
 from crypto.ids import LeaseId, SignatureBytes
 from crypto.signing import reopened
@@ -210,26 +212,10 @@ class HintObject(TypedDict):
     context_name: str
 
 
-def object_of(hint: Hint, context_name: str = "") -> HintObject:
-    """A hint as `--json` prints it: its fields, with the action and the reason as text."""
-    return {
-        "version": 1,
-        "number": hint.number,
-        "at_h": hint.at_h,
-        "lease": str(hint.lease),
-        "state": hint.state,
-        "suspicion": hint.suspicion,
-        "ratio": hint.ratio,
-        "ratio_low": hint.ratio_low,
-        "ratio_high": hint.ratio_high,
-        "probability": hint.probability,
-        "within_hours": hint.within_hours,
-        "action": hint.action,
-        "times": hint.times,
-        "do": action_of(hint),
-        "reason": reason_of(hint),
-        "context_name": context_name,
-    }
+def object_of(hint: Hint, context_name: str = "") -> dict[str, object]:
+    """A `HintObject`: the hint's fields, with the action and the reason as text."""
+    words = {"do": action_of(hint), "reason": reason_of(hint), "context_name": context_name}
+    return {"version": 1, **msgspec.structs.asdict(hint), **words}
 
 
 def _ordinal(number: int) -> str:

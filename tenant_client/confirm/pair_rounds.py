@@ -14,12 +14,12 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from crypto.errors import PharoahError
-from tenant_client.confirm.pairwise import NodeVerdict, PairResult, PairwiseTest
+from tenant_client.confirm.pairwise import BadLink, BadNode, NodeVerdict, PairResult, PairwiseTest
 
 LINK_ERRORS = "link-errors"
 
@@ -38,8 +38,8 @@ def run(
     timeout_s: float,
     at_once: int,
     told: Callable[[int, int], None] = lambda number, pairs: None,
-) -> NodeVerdict:
-    """All rounds; `told` hears of each before it starts. CannotPair where the command cannot be started."""
+) -> NodeVerdict[str]:
+    """All rounds, then the verdict by name; `told` hears of each before it starts. CannotPair without a command."""
     words = " ".join(command)
     if len(set(names)) < 2 or "{one}" not in words or "{other}" not in words:
         raise CannotPair("a test in pairs needs two nodes, and a command that names both")
@@ -49,7 +49,20 @@ def run(
             commands = [list(_words(command, names[one], names[other])) for one, other in pairs]
             ran = pool.map(lambda of_pair: _ran(of_pair, timeout_s), commands)
             test.report(PairResult(*pair, *result) for pair, result in zip(pairs, ran, strict=True))
-    return test.verdict()
+    return _named(names, test.verdict())
+
+
+def _named(names: Sequence[str], found: NodeVerdict[int]) -> NodeVerdict[str]:
+    def by_name(nodes: Iterable[int]) -> tuple[str, ...]:
+        return tuple(names[node] for node in nodes)
+
+    return NodeVerdict(
+        tuple(BadNode(names[one.node], one.kind, one.factor, by_name(one.partners)) for one in found.nodes),
+        tuple(BadLink((names[one.nodes[0]], names[one.nodes[1]]), one.kind, one.factor) for one in found.links),
+        by_name(found.suspected),
+        by_name(found.unknown),
+        found.rounds,
+    )
 
 
 def _words(command: Sequence[str], one: str, other: str) -> Iterator[str]:

@@ -25,8 +25,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
 from statistics import median
+from typing import Generic, TypeVar
 
 Pair = tuple[int, int]
+Node = TypeVar("Node", int, str)  # by number in the test, by name to a person
 WITNESSES = 2
 SLOW_FACTOR = 1.14  # the middle between 1 and 1.3, in logarithms
 MOST_ROUNDS = 8
@@ -59,32 +61,32 @@ class PairResult:
 
 
 @dataclass(frozen=True)
-class BadNode:
+class BadNode(Generic[Node]):
     """A node that did badly with `partners`, who all did well with others; `factor` is its best time over usual."""
 
-    node: int
+    node: Node
     kind: Kind
     factor: float | None
-    partners: tuple[int, ...]
+    partners: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
-class BadLink:
+class BadLink(Generic[Node]):
     """A link that did badly while both of its nodes did well with others."""
 
-    pair: Pair
+    nodes: tuple[Node, Node]
     kind: Kind
     factor: float | None
 
 
 @dataclass(frozen=True)
-class NodeVerdict:
+class NodeVerdict(Generic[Node]):
     """Nodes and links that are named, and what is still open: suspected nodes, and nodes of which nothing is known."""
 
-    nodes: tuple[BadNode, ...]
-    links: tuple[BadLink, ...]
-    suspected: tuple[int, ...]
-    unknown: tuple[int, ...]
+    nodes: tuple[BadNode[Node], ...]
+    links: tuple[BadLink[Node], ...]
+    suspected: tuple[Node, ...]
+    unknown: tuple[Node, ...]
     rounds: int
 
 
@@ -135,7 +137,7 @@ class PairwiseTest:
         self._results += results
         self._rounds += 1
 
-    def verdict(self) -> NodeVerdict:
+    def verdict(self) -> NodeVerdict[int]:
         """What is known by now."""
         usual = self._usual()
         found = _Found(self._nodes, self._results, usual, self._slow_factor)

@@ -1,13 +1,18 @@
 """The verb that stands between Kubernetes and a pod: `admission`."""
 
+import signal
+import threading
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from federation.runtime import logs
 from federation.runtime.console import InputFile
 from federation.runtime.logs import Format
+from tenant_client.admission.decision import Desk
 from tenant_client.admission.mode import AdmissionMode
+from tenant_client.admission.serving import Certificate, listening
 from tenant_client.verbs.console import Home, failing
 
 RENEW_S = 30.0
@@ -46,13 +51,6 @@ def admission(
     workload is that of an earlier run of the same command, or of the lease in the annotation pharoah.dev/like. Fails
     open: whatever is missing or broken lets the pod start as it is. See docs/clusters.md.
     """
-    import signal
-    import threading
-
-    from federation.runtime import logs
-    from tenant_client.admission.decision import Desk
-    from tenant_client.admission.serving import Certificate, listening
-
     logs.configure(log_format)
     stop = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):

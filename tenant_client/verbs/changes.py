@@ -1,20 +1,24 @@
 """The verb `changes`: what changed between two runs, and whether it may have."""
 
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from federation.protocol.change_rules import judge
 from federation.runtime.console import AsJson
 from federation.runtime.rule_options import EXIT_CODES, Only, Rules, rules_of
 from federation.runtime.screen import show, show_json
-from tenant_client.verbs.check import MOST_THAT_MAY, Lease, require
-from tenant_client.verbs.console import Home, Latest, failing, journalled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenant_client.advice.changes import Changes
+from tenant_client.advice.changes import Changes
+from tenant_client.advice.culprits import explained
+from tenant_client.advice.own_runs import runs_of
+from tenant_client.advice.run_snapshots import snapshots
+from tenant_client.records.attempts import Attempts
+from tenant_client.records.bundle_log import BundleLog
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
+from tenant_client.verbs.console import MOST_THAT_MAY, Home, Latest, Lease, failing, journalled, require
 
 
 def changes(
@@ -41,15 +45,6 @@ def changes(
     Local. Exit code 0: no change found, or all rules hold. 1: changes found, or a rule is broken. 2: nothing to
     compare, or a rule that cannot be judged.
     """
-    from federation.protocol.change_rules import judge
-    from tenant_client.advice.culprits import explained
-    from tenant_client.advice.own_runs import runs_of
-    from tenant_client.advice.run_snapshots import snapshots
-    from tenant_client.records.attempts import Attempts
-    from tenant_client.records.bundle_log import BundleLog
-    from tenant_client.records.database import open_database
-    from tenant_client.records.journal import Journal
-
     require(lease, latest=latest)
     with failing(), closing(open_database(journalled(home))) as connection:
         journal, attempts = Journal(connection), Attempts(connection).list()
@@ -67,7 +62,7 @@ def changes(
     raise typer.Exit(1 if found.changes else 0)
 
 
-def _lines_of(found: "Changes") -> "Iterator[str]":
+def _lines_of(found: Changes) -> Iterator[str]:
     yield f"{found.before} → {found.after}{'' if found.changes else ': no change found'}"
     for change in found.changes:
         yield f"  {change.kind}: {change.text}"

@@ -1,35 +1,30 @@
 """The verb for use before a job starts: `check`."""
 
-import os
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
 from crypto.errors import PharoahError
+from federation.protocol import check as checking
+from federation.protocol.check import Check
+from federation.protocol.round_messages import LADDER_LABELS
+from federation.protocol.service_messages import CheckVerdict
 from federation.runtime.console import AsJson, InputFile
+from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
 from federation.runtime.screen import show, show_json
 from federation.runtime.visible import counted_as
-from tenant_client.verbs.console import Home, Latest, failing, joined
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry
-    from federation.protocol.check import Check
-    from federation.runtime.sqlite import Connection
-    from tenant_client.advice.incompatibilities import Known
-    from tenant_client.advice.own_history import Joined, OwnPair
-    from tenant_client.sources.software import Software
-    from tenant_client.workload.descriptor import Descriptor
-
-Lease = Annotated[
-    str,
-    typer.Argument(
-        envvar="PHAROAH_LEASE", help="The lease, or the start of its name (see `leases`).", show_default=False
-    ),
-]
+from tenant_client.advice.incompatibilities import Fit, Known, against, job_of
+from tenant_client.advice.log_scan import software_in
+from tenant_client.advice.own_history import OwnPair
+from tenant_client.records.journal import Journal
+from tenant_client.sources.installed import installed
+from tenant_client.sources.software import Software
+from tenant_client.verbs.console import MOST_THAT_MAY, Home, Latest, Lease, failing, joined, require
+from tenant_client.verbs.judging import Ways, judged
+from tenant_client.workload.descriptor import Descriptor
 
 
 class NoVersions(PharoahError):
@@ -62,20 +57,6 @@ class HazardObject(TypedDict):
     rate_high: float
 
 
-class KnownObject(TypedDict):
-    """A known incompatibility that fits; `fit` is `applies` or `may_apply`, which `when` qualifies."""
-
-    id: str
-    fit: str
-    effect: str
-    found: list[str]
-    symptom: str
-    when: str
-    do: str
-    fixed_in: str
-    source: str
-
-
 class OwnObject(TypedDict):
     """The tenant's own history of the workload on the context, which the evidence includes.
 
@@ -102,7 +83,7 @@ class CheckObject(TypedDict):
     weak_evidence: bool
     context_name: str
     better_context_name: str
-    known: list[KnownObject]
+    known: list[Known]
     own: OwnObject | None
 
 
@@ -162,9 +143,6 @@ def check(
     Exit code 0: fits, with "weak evidence" if the failures so far do not exclude twice the usual rate. 1: warning.
     2: mismatch. 3: unknown, or an error.
     """
-    from federation.protocol.service_messages import CheckVerdict
-    from tenant_client.advice.incompatibilities import against, job_of
-
     if anonymous and not online:
         raise typer.BadParameter("pass --online too, or neither: without it nobody is asked", param_hint="--anonymous")
     alone = bool(versions or here) and not (lease or latest)
@@ -178,43 +156,18 @@ def check(
     known = against(job_of(software, descriptor))
     result = _with(result, known)
     if as_json:
-        show_json(_object_of(result, known, own))
+        show_json({**vars(result), "known": known, "own": own and _own(own)})
     else:
         _show(result, known, own)
     raise typer.Exit(int(result.verdict))
 
 
-@dataclass(frozen=True)
-class Ways:
-    """How the bundle is asked."""
-
-    online: bool
-    gate: bool
-    anonymous: bool = False
-
-    def own_history(self, home: Path) -> bool:
-        """Whether own outcomes may count."""
-        from federation.runtime.settings import load
-        from tenant_client.settings import TenantSettings
-
-        if self.online:
-            return False
-        return not self.gate or load(TenantSettings, home / "tenant.toml", os.environ).decisions.own_history
-
-
-def _software(files: "Sequence[Path]", *, here: bool) -> "Software":
-    from tenant_client.advice.log_scan import software_in
-    from tenant_client.sources.installed import installed
-    from tenant_client.sources.software import Software
-
+def _software(files: Sequence[Path], *, here: bool) -> Software:
     return software_in(files) | (installed() if here else Software())
 
 
-def _by_versions(software: "Software") -> "tuple[Check, None, None]":
+def _by_versions(software: Software) -> tuple[Check, None, None]:
     """The answer about versions alone: fits, until something known applies."""
-    from federation.protocol.check import Check
-    from federation.protocol.service_messages import CheckVerdict
-
     if not software.versions:
         raise NoVersions("no version of a known component is named there")
     named = ", ".join(f"{name} {version}" for name in sorted(software.versions) for version in software.versions[name])
@@ -222,15 +175,9 @@ def _by_versions(software: "Software") -> "tuple[Check, None, None]":
 
 
 def _by_lease(
-    home: Path, lease: str, like: str, software: "Software", ways: Ways
-) -> "tuple[Check, Descriptor | None, OwnPair | None]":
+    home: Path, lease: str, like: str, software: Software, ways: Ways
+) -> tuple[Check, Descriptor | None, OwnPair | None]:
     """The answer about a lease, the description of its workload, and own history; without a federation, the second."""
-    from federation.protocol import check as checking
-    from federation.protocol.round_messages import LADDER_LABELS
-    from federation.protocol.service_messages import CheckVerdict
-    from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
-    from tenant_client.records.journal import Journal
-
     with joined(home, failed=CheckVerdict.UNKNOWN, needed=False) as connection:
         journal = Journal(connection)
         pinned, unit = is_pinned(connection), journal.find(lease)
@@ -249,37 +196,8 @@ def _by_lease(
         return result, descriptor, own
 
 
-def judged(
-    home: Path, connection: "Connection", labels: "Mapping[str, str]", ways: Ways
-) -> "tuple[Check, OwnPair | None]":
-    """The verdict on a workload and context by their tokens, and own history as far as it counts."""
-    from federation.protocol import check as checking
-
-    bundle, joined = bundle_of(home, connection, ways)
-    ask = _asked_anonymously if ways.anonymous else _asked
-    result = ask(home, labels) if ways.online else checking.check(bundle, labels)
-    own = joined.of(labels) if joined else None
-    return (result.named(bundle.names, labels.get("context", "")) if bundle else result), own
-
-
-def bundle_of(home: Path, connection: "Connection", ways: Ways) -> "tuple[Bundle | None, Joined | None]":
-    """The newest bundle, joined with own history as far as that counts; the second is None where it does not."""
-    from federation.runtime.clock import now_hour
-    from tenant_client.advice.own_history import own_history
-    from tenant_client.records.bundle_log import BundleLog
-
-    bundle = BundleLog(connection).newest_bundle()
-    if bundle is None or not ways.own_history(home):
-        return bundle, None
-    joined = own_history(connection, bundle, now_hour())
-    return joined.bundle, joined
-
-
-def _with(result: "Check", known: "Sequence[Known]") -> "Check":
+def _with(result: Check, known: Sequence[Known]) -> Check:
     """The same, as a warning where something known applies and nothing graver was found."""
-    from federation.protocol.service_messages import CheckVerdict
-    from tenant_client.advice.incompatibilities import Fit
-
     applies = [one for one in known if one.fit is Fit.APPLIES]
     if not applies or result.verdict in (CheckVerdict.WARNING, CheckVerdict.MISMATCH):
         return result
@@ -287,9 +205,7 @@ def _with(result: "Check", known: "Sequence[Known]") -> "Check":
     return replace(result, verdict=CheckVerdict.WARNING, reason=reason, weak_evidence=False)
 
 
-def _show(result: "Check", known: "Sequence[Known]", own: "OwnPair | None") -> None:
-    from tenant_client.advice.incompatibilities import Fit
-
+def _show(result: Check, known: Sequence[Known], own: OwnPair | None) -> None:
     show(f"{result.word}: {result.reason}")
     if own is not None:
         show(f"of these, yours: {own.words}")
@@ -304,87 +220,10 @@ def _show(result: "Check", known: "Sequence[Known]", own: "OwnPair | None") -> N
         show(f"{len(may) - MOST_THAT_MAY} more may apply, see --json")
 
 
-MOST_THAT_MAY = 3
-
-
-def _object_of(result: "Check", known: "Sequence[Known]", own: "OwnPair | None") -> CheckObject:
-    return {
-        "verdict": int(result.verdict),
-        "reason": result.reason,
-        "evidence": None if result.evidence is None else _mismatch(result.evidence),
-        "better_context": result.better_context,
-        "hazards": [_hazard(entry) for entry in result.hazards],
-        "weak_evidence": result.weak_evidence,
-        "context_name": result.context_name,
-        "better_context_name": result.better_context_name,
-        "known": [_known(one) for one in known],
-        "own": None if own is None else _own(own),
-    }
-
-
-def _own(own: "OwnPair") -> OwnObject:
+def _own(own: OwnPair) -> OwnObject:
     return {
         "leases": len(own.failures),
         "failures": float(own.failures.sum()),
         "expected": float(own.expected.sum()),
         "share": own.share,
     }
-
-
-def _known(one: "Known") -> KnownObject:
-    return {
-        "id": one.id,
-        "fit": one.fit.value,
-        "effect": one.effect.value,
-        "found": list(one.found),
-        "symptom": one.symptom,
-        "when": one.when,
-        "do": one.do,
-        "fixed_in": one.fixed_in,
-        "source": one.source,
-    }
-
-
-def _mismatch(entry: "MismatchEntry") -> MismatchObject:
-    return {
-        "workload": str(entry.workload),
-        "context": str(entry.context),
-        "probability_worse": entry.probability_worse,
-        "risk_ratio": entry.risk_ratio,
-        "risk_ratio_low": entry.risk_ratio_low,
-        "risk_ratio_high": entry.risk_ratio_high,
-        "expected_failures": entry.expected_failures,
-        "judgement": entry.judgement.value,
-        "alternatives": [str(token) for token in entry.alternatives],
-    }
-
-
-def _hazard(entry: "HazardEntry") -> HazardObject:
-    return {
-        "context_level": str(entry.context_level),
-        "band": entry.band,
-        "rate": entry.rate,
-        "rate_low": entry.rate_low,
-        "rate_high": entry.rate_high,
-    }
-
-
-def require(lease: str, *, latest: bool) -> None:
-    """BadParameter unless either a lease is named or the latest is asked for."""
-    if bool(lease) == latest:
-        raise typer.BadParameter("pass either a lease (or the start of its name) or --latest", param_hint="LEASE")
-
-
-def _asked_anonymously(home: Path, labels: "Mapping[str, str]") -> "Check":
-    """The answer of the same service to nobody in particular."""
-    from tenant_client.network.anonymous import anonymous_check
-
-    return anonymous_check(home, labels)
-
-
-def _asked(home: Path, labels: "Mapping[str, str]") -> "Check":
-    """The answer of the provider's online service."""
-    from tenant_client.network.connect import connected
-
-    with connected(home) as provider:
-        return provider.check(labels)

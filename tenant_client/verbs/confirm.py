@@ -1,31 +1,30 @@
-"""Verbs that test suspected hardware: `confirm [SUSPICION]`, `confirm determinism`, `learn`, `answer`, `pairs`.
+"""Verbs that test suspected hardware: `confirm [SUSPICION]`, `confirm determinism` and `learn`.
 
 - Exit codes: 0 as fast as healthy machines, or the same results, 1 warning, 2 confirmed slow or wrong, 3 unknown.
 - Every run of a benchmark is kept in the home, as a baseline for later runs. Without one the answer is unknown.
 """
 
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
+import msgspec
 import typer
 
 from crypto.errors import PharoahError
-from federation.protocol.service_messages import CheckVerdict, Suspicion
-from federation.runtime.console import AsJson, AskingVerb, GroupWithDefault, InputFile, Verb, group
+from federation.protocol.service_messages import CheckVerdict, Hint, Suspicion
+from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import say, show, show_json
+from tenant_client.confirm import assess, determinism as tests, kept, machine, pair, telling
+from tenant_client.confirm.assess import BenchmarkFinding, rows
+from tenant_client.confirm.criteria import Criterion
+from tenant_client.confirm.determinism import DeviceFinding
+from tenant_client.confirm.kept import CriteriaFile
+from tenant_client.confirm.machine import Target
+from tenant_client.confirm.sample import CannotMeasure, Sample
+from tenant_client.confirm.select import DEFAULTS, PROBES, select
 from tenant_client.verbs.console import Home, Latest, failing, warn
-
-if TYPE_CHECKING:
-    from federation.protocol.service_messages import Hint
-    from tenant_client.confirm.assess import BenchmarkFinding
-    from tenant_client.confirm.criteria import Criterion, SampleJudgement
-    from tenant_client.confirm.determinism import DeviceFinding
-    from tenant_client.confirm.kept import CriteriaFile
-    from tenant_client.confirm.machine import Target
-    from tenant_client.confirm.sample import Sample
 
 MOST_SHOWN = 4.0
 ADVICE = {
@@ -34,19 +33,6 @@ ADVICE = {
     CheckVerdict.MISMATCH: "checkpoint, move the job off this machine, and report it to the provider (--hint N --tell)",
     CheckVerdict.UNKNOWN: "no verdict: pass the --criteria of a fleet, or test again while the machine is healthy",
 }
-
-
-class ConfirmGroup(GroupWithDefault):
-    """A first word that is no verb of this group is an argument of `test`."""
-
-    default = "test"
-
-
-app = group(
-    "confirm",
-    "Test suspected hardware with a micro-benchmark. Stop the job first: a shared device measures slow.",
-    cls=ConfirmGroup,
-)
 
 
 class JudgementObject(TypedDict):
@@ -91,7 +77,6 @@ class Confirmed(TypedDict):
     findings: list[FindingObject]
 
 
-@app.command(ConfirmGroup.default, cls=AskingVerb)
 def confirm(
     home: Home,
     suspicion: Annotated[
@@ -132,8 +117,6 @@ def confirm(
     as_json: AsJson = False,
 ) -> None:
     """Test suspected hardware. Exit code 0: healthy. 1: warning. 2: confirmed. 3: unknown."""
-    from tenant_client.confirm import assess, kept, machine, pair, telling
-
     if sum(map(bool, (hint, lease, latest))) > 1:
         raise typer.BadParameter("pass only one of --hint, --lease and --latest", param_hint="--lease")
     if tell and not (hint or lease or latest):
@@ -149,8 +132,7 @@ def confirm(
     verdict = assess.overall(finding.verdict for finding in findings)
     if as_json:
         rows = [_plain(finding) for finding in findings]
-        confirmed: Confirmed = {"version": 1, "verdict": verdict.name.lower(), "findings": rows}
-        show_json(confirmed)
+        show_json({"version": 1, "verdict": verdict.name.lower(), "findings": rows})
     else:
         for finding in findings:
             _show(finding)
@@ -168,7 +150,6 @@ class Learnt(TypedDict):
     criteria: int
 
 
-@app.command(cls=Verb)
 def learn(
     samples: Annotated[
         list[Path], typer.Argument(help="Runs from the confirm/ folders of homes: files, or folders of files.")
@@ -178,14 +159,11 @@ def learn(
     as_json: AsJson = False,
 ) -> None:
     """Learn the speed of healthy machines from many machines' runs. The criteria file names no machine."""
-    from tenant_client.confirm import kept
-
     with failing():
         file = kept.criteria(kept.runs(samples))
         kept.write_criteria(out, file)
     if as_json:
-        learnt: Learnt = {"version": file.version, "out": str(out), "criteria": len(file.criteria)}
-        show_json(learnt)
+        show_json(Learnt(version=file.version, out=str(out), criteria=len(file.criteria)))
         return
     for criterion in file.criteria:
         show(
@@ -193,19 +171,6 @@ def learn(
             f" learnt from {criterion.units} machines ({criterion.dropped} outliers dropped);"
             f" detects a slowdown of {criterion.finds():.2f}x"
         )
-
-
-@app.command(cls=Verb)
-def answer(
-    listen: Annotated[str, typer.Option(help="Address and port to listen on.")] = "0.0.0.0:7300",
-    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds until it stops.")] = 600.0,
-) -> None:
-    """Answer another machine's `confirm interconnect --partner`. Unencrypted: it sends test patterns, no data."""
-    from tenant_client.confirm import pair
-
-    with failing():
-        served = pair.serve(listen, seconds)
-    show(f"answered {served} partner(s)")
 
 
 WRONG_ADVICE = {
@@ -243,7 +208,6 @@ class Determinism(TypedDict):
     devices: list[DeviceObject]
 
 
-@app.command(cls=AskingVerb)
 def determinism(
     others: Annotated[
         list[Path] | None,
@@ -264,19 +228,13 @@ def determinism(
 
     A job may run beside it. Exit code 0: equal results. 1: devices differ, no majority. 2: one is wrong. 3: unknown.
     """
-    from tenant_client.confirm import assess, determinism as tests
-
     with failing(CheckVerdict.UNKNOWN):
         known = tests.read(others or [])
         findings = tests.judge([*known, *(tests.replays(tests.devices(device), seconds) if seconds else [])])
     verdict = assess.overall(finding.verdict for finding in findings)
     if as_json:
-        result: Determinism = {
-            "version": tests.VERSION,
-            "verdict": verdict.name.lower(),
-            "devices": [_device(finding) for finding in findings],
-        }
-        show_json(result)
+        rows = [_device(finding) for finding in findings]
+        show_json({"version": tests.VERSION, "verdict": verdict.name.lower(), "devices": rows})
     else:
         for finding in findings:
             word = "confirmed" if finding.verdict is CheckVerdict.MISMATCH else finding.verdict.name.lower()
@@ -285,135 +243,16 @@ def determinism(
     raise typer.Exit(int(verdict))
 
 
-def _device(finding: "DeviceFinding") -> DeviceObject:
-    one = finding.of
-    return {
-        "machine": one.machine,
-        "device": one.device,
-        "kind": one.kind,
-        "runs": one.runs,
-        "stages": one.stages,
-        "differs": one.differs,
-        "problem": one.problem,
-        "verdict": finding.verdict.name.lower(),
-        "reason": finding.reason,
-        "stage": finding.stage,
-    }
-
-
-class BadNodeObject(TypedDict):
-    """A node that did badly with all `partners`; `factor` is its best time over the usual one, null where it fails."""
-
-    node: str
-    kind: str
-    factor: float | None
-    partners: list[str]
-
-
-class BadLinkObject(TypedDict):
-    """A link that did badly between two nodes that did well with others."""
-
-    nodes: list[str]
-    kind: str
-    factor: float | None
-
-
-class PairsObject(TypedDict):
-    """What a test in pairs names, and what it leaves open."""
-
-    nodes: list[BadNodeObject]
-    links: list[BadLinkObject]
-    suspected: list[str]
-    unknown: list[str]
-    rounds: int
-
-
-@app.command(cls=Verb, context_settings={"allow_interspersed_args": False})
-def pairs(
-    nodes: Annotated[str, typer.Argument(help="The nodes, as Slurm writes them: n[1-8],login.", show_default=False)],
-    command: Annotated[
-        list[str],
-        typer.Argument(help="What tests a pair, after --, as: srun -N2 -w {one},{other} COMMAND.", show_default=False),
-    ],
-    timeout_s: Annotated[
-        float, typer.Option("--timeout-s", min=0.1, help="A pair that takes longer than this fails.")
-    ] = 180.0,
-    at_once: Annotated[int, typer.Option(min=1, help="So many pairs side by side at most.")] = 64,
-    rounds: Annotated[int, typer.Option(min=1, help="So many rounds at most.")] = 8,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Find which of many nodes and links fail or are slow: rounds of pairs, by a command that a scheduler starts.
-
-    A command that fails, or takes too long, is a pair that fails. Its last line of output may begin with its seconds,
-    and may say link-errors. Exit codes: 0 all nodes are well; 1 something is named; 3 something is left open.
-    """
-    import random
-
-    from federation.runtime.hostlist import hostlist
-    from federation.runtime.visible import counted_as
-    from tenant_client.confirm import pair_rounds
-    from tenant_client.confirm.pairwise import PairwiseTest
-
-    names = list(dict.fromkeys(hostlist(nodes)))
-    with failing():
-        test = PairwiseTest(range(len(names)), random.SystemRandom(), most_rounds=rounds)
-        found = pair_rounds.run(
-            names,
-            command[command[0] == "--" :],  # which a parser that stops at the first argument leaves
-            test,
-            timeout_s=timeout_s,
-            at_once=at_once,
-            told=lambda number, count: say(f"round {number}: {counted_as(count, 'pair')}"),
-        )
-    result: PairsObject = {
-        "nodes": [
-            {
-                "node": names[one.node],
-                "kind": one.kind.value,
-                "factor": one.factor,
-                "partners": [names[partner] for partner in one.partners],
-            }
-            for one in found.nodes
-        ],
-        "links": [
-            {"nodes": [names[node] for node in one.pair], "kind": one.kind.value, "factor": one.factor}
-            for one in found.links
-        ],
-        "suspected": [names[node] for node in found.suspected],
-        "unknown": [names[node] for node in found.unknown],
-        "rounds": found.rounds,
-    }
-    if as_json:
-        show_json(result)
-    else:
-        show(*_pair_lines(result))
-    raise typer.Exit(1 if found.nodes or found.links else 3 if found.suspected or found.unknown else 0)
-
-
-def _pair_lines(found: PairsObject) -> Iterator[str]:
-    for node in found["nodes"]:
-        yield f"{node['node']} {_bad(node['kind'], node['factor'])}, with {' and '.join(node['partners'])}"
-    for link in found["links"]:
-        yield f"the link between {' and '.join(link['nodes'])} {_bad(link['kind'], link['factor'])}"
-    for kind in ("suspected", "unknown"):
-        if found[kind]:
-            yield f"{kind}: {', '.join(found[kind])}"
-    if not (found["nodes"] or found["links"] or found["suspected"] or found["unknown"]):
-        yield f"all nodes are well, after {found['rounds']} round(s)"
-
-
-def _bad(kind: str, factor: float | None) -> str:
-    return kind if factor is None else f"is {kind}: {factor:.2f} times the usual time"
+def _device(finding: DeviceFinding) -> dict[str, object]:
+    verdict = {"verdict": finding.verdict.name.lower(), "reason": finding.reason, "stage": finding.stage}
+    return msgspec.structs.asdict(finding.of) | verdict
 
 
 # ---- parts ---------------------------------------------------------------------------------------------------------
 
 
-def _chosen(suspicion: Suspicion, risk: float, target: "Target") -> list[Suspicion]:
+def _chosen(suspicion: Suspicion, risk: float, target: Target) -> list[Suspicion]:
     """The given suspicion; for UNCLEAR, the tests whose expected gain exceeds their duration."""
-    from tenant_client.confirm.select import DEFAULTS, PROBES, select
-
     if suspicion is not Suspicion.UNCLEAR:
         return [suspicion]
     possible = [probe for probe in PROBES if Suspicion(probe.name) in target.benchmarks()]
@@ -421,13 +260,9 @@ def _chosen(suspicion: Suspicion, risk: float, target: "Target") -> list[Suspici
 
 
 def _test(
-    suspicion: Suspicion, target: "Target", seconds: float, home: Path, known: "CriteriaFile | None"
-) -> "BenchmarkFinding":
-    from tenant_client.confirm import kept, machine
-    from tenant_client.confirm.assess import BenchmarkFinding, assess
-    from tenant_client.confirm.sample import CannotMeasure
-
-    def find(sample: "Sample") -> "tuple[Criterion | None, str]":
+    suspicion: Suspicion, target: Target, seconds: float, home: Path, known: CriteriaFile | None
+) -> BenchmarkFinding:
+    def find(sample: Sample) -> tuple[Criterion | None, str]:
         kind = sample.benchmark, sample.device, sample.unit
         fleet = known.find(kind) if known else None
         return (fleet, "fleet") if fleet else (kept.own(home, machine.name(), kind), "own")
@@ -437,13 +272,13 @@ def _test(
     except CannotMeasure as error:
         return BenchmarkFinding(suspicion, "", CheckVerdict.UNKNOWN, f"{error.what}; {error.hint}", "nothing", ())
     measure = partial(target.measure, suspicion, seconds)
-    finding = assess(suspicion, benchmark.name, measure, find, undisturbed=benchmark.undisturbed)
+    finding = assess.assess(suspicion, benchmark.name, measure, find, undisturbed=benchmark.undisturbed)
     for sample in finding.samples:
         kept.keep(home, sample, machine.name(), time.time(), finding.verdict)
     return finding
 
 
-def _plain(finding: "BenchmarkFinding") -> FindingObject:
+def _plain(finding: BenchmarkFinding) -> dict[str, object]:
     judged = finding.judgement
     return {
         "suspicion": finding.suspicion.value,
@@ -452,27 +287,13 @@ def _plain(finding: "BenchmarkFinding") -> FindingObject:
         "reason": finding.reason,
         "compared_with": finding.compared_with,
         "shortfall_percent": finding.shortfall_percent,
-        "judgement": None if judged is None else _judged(judged),
+        "judgement": judged and {**vars(judged), "verdict": judged.verdict.name.lower()},
         "usual": None if finding.criterion is None else finding.criterion.usual,
         "runs": [{"device": one.device, "unit": one.unit, "values": one.values.tolist()} for one in finding.samples],
     }
 
 
-def _judged(judgement: "SampleJudgement") -> JudgementObject:
-    return {
-        "verdict": judgement.verdict.name.lower(),
-        "reason": judgement.reason,
-        "shortfall": judgement.shortfall,
-        "shortfall_low": judgement.shortfall_low,
-        "shortfall_high": judgement.shortfall_high,
-        "p_value": judgement.p_value,
-        "finds": judgement.finds,
-    }
-
-
-def _show(finding: "BenchmarkFinding") -> None:
-    from tenant_client.confirm.assess import rows
-
+def _show(finding: BenchmarkFinding) -> None:
     word = "confirmed" if finding.verdict is CheckVerdict.MISMATCH else finding.verdict.name.lower()
     show(f"{finding.suspicion}: {word}: {finding.reason}")
     if finding.samples:
@@ -486,10 +307,8 @@ def _show(finding: "BenchmarkFinding") -> None:
         show(f"  {abs(judged.shortfall):.1%} {word} than usual ({low:.1%} to {high:.1%}); this test detects {finds}")
 
 
-def _tell(home: Path, about: "Hint", findings: "list[BenchmarkFinding]") -> None:
+def _tell(home: Path, about: Hint, findings: list[BenchmarkFinding]) -> None:
     """Sends the outcomes to the provider. An unreachable provider changes no verdict."""
-    from tenant_client.confirm import telling
-
     try:
         reported = [finding for finding in findings if telling.tell(home, about, finding)]
     except PharoahError as error:

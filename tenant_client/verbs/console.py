@@ -1,25 +1,27 @@
 """Options, output and exit codes that the verbs of `pharoah-tenant` share.
 
 - Exit codes: 0 ok, 1 warning, 2 refused, failed or mismatch, 3 unknown.
-- Heavy libraries are imported inside the verbs, so that `--help` is fast.
+- A verb's module is imported when the verb is called (`tenant_client.cli`). Inside functions is imported what
+  belongs to an extra that the verb can do without, or what a running job would wait for.
 """
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from federation.runtime.console import Console, HomeFolder
 from federation.runtime.homes import Role
+from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
+from federation.runtime.sqlite import Connection, reporting
 from federation.runtime.visible import short
-
-if TYPE_CHECKING:
-    from federation.runtime.sqlite import Connection
-    from tenant_client.rounds.tenant import Tenant
+from tenant_client.records.database import open_database
 
 _console = Console("pharoah-tenant")
+MOST_THAT_MAY = 3  # known incompatibilities that are shown
 say_error, failing, warn = _console.say_error, _console.failing, _console.warn
 
 Home = Annotated[
@@ -34,21 +36,22 @@ Home = Annotated[
     ),
 ]
 
+Lease = Annotated[
+    str,
+    typer.Argument(
+        envvar="PHAROAH_LEASE", help="The lease, or the start of its name (see `leases`).", show_default=False
+    ),
+]
+
 Latest = Annotated[bool, typer.Option("--latest", help="In place of a lease: use the newest one.")]
 
 
 @contextmanager
-def joined(home: Path, *, failed: int = 2, needed: bool = True) -> "Iterator[Connection]":
+def joined(home: Path, *, failed: int = 2, needed: bool = True) -> Iterator[Connection]:
     """The database of a home that has joined a federation, closed afterwards. Needs no key.
 
     If that is not `needed`, the database of any home will do.
     """
-    from contextlib import closing
-
-    from federation.runtime.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
-    from federation.runtime.sqlite import reporting
-    from tenant_client.records.database import open_database
-
     with failing(failed), reporting():
         if not (home / "tenant.db").exists():
             raise NotEnrolled(NOT_JOINED)
@@ -56,22 +59,6 @@ def joined(home: Path, *, failed: int = 2, needed: bool = True) -> "Iterator[Con
             if needed and not is_pinned(connection):
                 raise NotEnrolled(NOT_JOINED)
             yield connection
-
-
-@contextmanager
-def opened(home: Path, *, failed: int = 2) -> "Iterator[Tenant]":
-    """Opens the tenant of `home` and closes it afterwards. An error is printed and ends with exit code `failed`."""
-    import os
-
-    from federation.protocol.noise import SystemSampler
-    from tenant_client.home import open_tenant
-
-    with failing(failed):
-        tenant = open_tenant(home, (), os.urandom, SystemSampler())
-        try:
-            yield tenant
-        finally:
-            tenant.close()
 
 
 def journalled(home: Path) -> Path:
@@ -85,6 +72,10 @@ def journalled(home: Path) -> Path:
 
 def _default_home() -> Path:
     """The data folder of the XDG Base Directory Specification."""
-    import os
-
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "pharoah"
+
+
+def require(lease: str, *, latest: bool) -> None:
+    """BadParameter unless either a lease is named or the latest is asked for."""
+    if bool(lease) == latest:
+        raise typer.BadParameter("pass either a lease (or the start of its name) or --latest", param_hint="LEASE")

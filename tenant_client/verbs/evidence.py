@@ -1,19 +1,31 @@
 """The verb that makes a claim about a lease: `evidence`."""
 
+import os
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
 from crypto.errors import PharoahError
+from crypto.signing import SigningKey
+from federation.protocol.anchors import verification_keys
 from federation.runtime.console import AsJson
+from federation.runtime.key_files import read_key
+from federation.runtime.pinned_directory import pinned
 from federation.runtime.screen import say, show, show_json
-from federation.runtime.visible import reason, short
+from federation.runtime.sqlite import reporting
+from federation.runtime.visible import json_text, reason, short
+from tenant_client.claims import packet, regularly
+from tenant_client.claims.anchoring import Anchoring
+from tenant_client.claims.chain import ChainEntry, FactChain
+from tenant_client.claims.facts import kind_of
+from tenant_client.claims.packet import Claim
+from tenant_client.claims.verify_claim import Refused, verified
+from tenant_client.home import member
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
 from tenant_client.verbs.console import Home, failing, joined, journalled, warn
-
-if TYPE_CHECKING:
-    from tenant_client.claims.chain import ChainEntry
-    from tenant_client.claims.packet import Claim
 
 UNSEEN = 1
 
@@ -63,9 +75,6 @@ def evidence(
     the journal first. Entries of other leases are in the file as salted hashes.
     Exit code 1: written, but a verifier would refuse it as yet; the reason is printed.
     """
-    from tenant_client.claims import packet
-    from tenant_client.claims.facts import kind_of
-
     with failing():
         name, entries = _entries(journalled(home), home, lease)
         shown = packet.chosen(entries, name, add or (), everything=everything)
@@ -86,17 +95,8 @@ def evidence(
         raise typer.Exit(UNSEEN)
 
 
-def _entries(database: Path, home: Path, beginning: str) -> "tuple[str, list[ChainEntry]]":
+def _entries(database: Path, home: Path, beginning: str) -> tuple[str, list[ChainEntry]]:
     """The full name of the lease, and the whole chain, brought up to date."""
-    import os
-    from contextlib import closing
-
-    from federation.runtime.sqlite import reporting
-    from tenant_client.claims.chain import FactChain
-    from tenant_client.home import member
-    from tenant_client.records.database import open_database
-    from tenant_client.records.journal import Journal
-
     with reporting(), closing(open_database(database)) as connection:
         chain = FactChain(connection, member(home).tenant)
         chain.seal(os.urandom)
@@ -105,9 +105,6 @@ def _entries(database: Path, home: Path, beginning: str) -> "tuple[str, list[Cha
 
 def _write(home: Path, lease: str, shown: set[int], out: Path) -> str:
     """Writes the claim; why a verifier would refuse it, or nothing. What no quorum has seen is anchored first."""
-    from federation.runtime.visible import json_text
-    from tenant_client.claims import regularly
-
     claim, refused = _claimed(home, lease, shown)
     if refused:
         regularly.anchor(home)
@@ -119,17 +116,8 @@ def _write(home: Path, lease: str, shown: set[int], out: Path) -> str:
     return refused
 
 
-def _claimed(home: Path, lease: str, shown: set[int]) -> "tuple[Claim, str]":
+def _claimed(home: Path, lease: str, shown: set[int]) -> tuple[Claim, str]:
     """The claim, and why a verifier would refuse it, or nothing."""
-    from crypto.signing import SigningKey
-    from federation.protocol.anchors import verification_keys
-    from federation.runtime.key_files import read_key
-    from federation.runtime.pinned_directory import pinned
-    from tenant_client.claims import packet
-    from tenant_client.claims.anchoring import Anchoring
-    from tenant_client.claims.chain import FactChain
-    from tenant_client.claims.verify_claim import Refused, verified
-
     key = SigningKey(read_key(home / "signing.key"))
     with joined(home) as connection:
         chain = pinned(connection)

@@ -1,35 +1,33 @@
 """The verb that tells a scheduler which nodes to leave out: `exclude`."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
+from federation.protocol.bundle import Bundle
+from federation.runtime.clock import now_hour
 from federation.runtime.console import AsJson
 from federation.runtime.screen import say, show, show_json
+from federation.runtime.sqlite import Connection
+from tenant_client.advice.exclude import Excluded, at_most, by_bundle, by_failures, by_hints, placed_leases
+from tenant_client.advice.hints import HintLog
+from tenant_client.records.attempts import Attempts
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
+from tenant_client.run.fail_open import FailOpen
 from tenant_client.verbs.console import Home
 from tenant_client.verbs.gate import Mode, NoLease, workload_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from federation.protocol.bundle import Bundle
-    from federation.runtime.sqlite import Connection
-    from tenant_client.advice.exclude import Excluded
-
-
-class NodeObject(TypedDict):
-    """A node to leave out, and why."""
-
-    node: str
-    why: str
+from tenant_client.verbs.judging import Ways, bundle_of
 
 
 class ExcludeObject(TypedDict):
     """The lease whose workload the next job was taken to run, and the nodes to leave out, the surest first."""
 
     like: str
-    nodes: list[NodeObject]
+    nodes: list[Excluded]
 
 
 def exclude(
@@ -62,26 +60,18 @@ def exclude(
 
     Fails open: where anything is missing, it says so on stderr and names no nodes. Exit code 0 always.
     """
-    from tenant_client.run.fail_open import FailOpen
-
     if mode is Mode.OFF:
         return
     with FailOpen(quiet=False).guard("no nodes are left out"):
         told, found = _found(home, job, like, most)
         if as_json:
-            show_json({"like": told, "nodes": [{"node": one.node, "why": one.why} for one in found]})
+            show_json(ExcludeObject(like=told, nodes=found))
         elif found:
             show(",".join(one.node for one in found))
             say(*_reasons(found))
 
 
-def _found(home: Path, job: str, like: str, most: int) -> "tuple[str, list[Excluded]]":
-    from contextlib import closing
-
-    from tenant_client.advice.exclude import at_most
-    from tenant_client.records.database import open_database
-    from tenant_client.verbs.check import Ways, bundle_of
-
+def _found(home: Path, job: str, like: str, most: int) -> tuple[str, list[Excluded]]:
     if not (home / "tenant.db").exists():
         raise NoLease("the journal is empty", hint="run a job with `pharoah-tenant run`, or pass --home")
     ways = Ways(online=False, gate=True)
@@ -92,23 +82,17 @@ def _found(home: Path, job: str, like: str, most: int) -> "tuple[str, list[Exclu
 
 
 def _nodes(
-    connection: "Connection", bundle: "Bundle | None", ladder: "Mapping[str, str]", *, own: bool
-) -> "Iterator[Excluded]":
-    from federation.runtime.clock import now_hour
-    from tenant_client.advice import exclude
-    from tenant_client.advice.hints import HintLog
-    from tenant_client.records.attempts import Attempts
-    from tenant_client.records.journal import Journal
-
-    placed, now_h = exclude.placed_leases(Journal(connection)), now_hour()
+    connection: Connection, bundle: Bundle | None, ladder: Mapping[str, str], *, own: bool
+) -> Iterator[Excluded]:
+    placed, now_h = placed_leases(Journal(connection)), now_hour()
     if own:
-        yield from exclude.by_failures(placed, Attempts(connection).list(), now_h)
+        yield from by_failures(placed, Attempts(connection).list(), now_h)
     if bundle:
-        yield from exclude.by_bundle(placed, bundle, ladder)
-    yield from exclude.by_hints(placed, HintLog(connection).hints(), now_h)
+        yield from by_bundle(placed, bundle, ladder)
+    yield from by_hints(placed, HintLog(connection).hints(), now_h)
 
 
-def _reasons(found: "Sequence[Excluded]") -> "Iterator[str]":
+def _reasons(found: Sequence[Excluded]) -> Iterator[str]:
     """A line for each reason, with its nodes."""
     nodes: dict[str, list[str]] = {}
     for one in found:

@@ -1,19 +1,18 @@
 """The verb that holds leases against what is expected of them: `expectations`."""
 
-from typing import TYPE_CHECKING, Annotated
+import time
+from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 
 from federation.runtime.console import AsJson
 from federation.runtime.screen import show, show_json
 from federation.runtime.visible import counted_as
+from tenant_client.advice.error_budget import Budget
+from tenant_client.advice.expectations import LeaseExpectations, Report
+from tenant_client.disclosure.expected import expected
 from tenant_client.verbs.console import Home, failing, journalled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenant_client.advice.error_budget import Budget
-    from tenant_client.advice.expectations import LeaseExpectations, Report
 
 
 def expectations(
@@ -27,10 +26,6 @@ def expectations(
     Targets are those of tenant.toml, under `expectations`. Computed from the journal; nothing is sent.
     Exit code 0: no error budget is exceeded. 1: one is. 3: nothing is known yet.
     """
-    import time
-
-    from tenant_client.disclosure.expected import expected
-
     with failing():
         seen = expected(journalled(home), home, time.time(), lease)
     if as_json:
@@ -40,7 +35,7 @@ def expectations(
     raise typer.Exit(3 if seen.is_met is None else int(not seen.is_met))
 
 
-def _lines(seen: "Report") -> "Iterator[str]":
+def _lines(seen: Report) -> Iterator[str]:
     for one in seen.leases:
         yield f"{one.lease} ({one.job}): {one.hours:.1f} h" if one.job else f"{one.lease}: {one.hours:.1f} h"
         yield from _of_lease(one)
@@ -49,7 +44,7 @@ def _lines(seen: "Report") -> "Iterator[str]":
     yield from map(_of_budget, seen.budgets)
 
 
-def _of_lease(one: "LeaseExpectations") -> "Iterator[str]":
+def _of_lease(one: LeaseExpectations) -> Iterator[str]:
     details = {
         "goodput": f"{counted_as(one.lost_steps, 'step')} lost" if one.lost_steps else "",
         "steady": ""
@@ -69,7 +64,7 @@ def _of_lease(one: "LeaseExpectations") -> "Iterator[str]":
         yield f"{name} {indicator.share:6.1%} (target {indicator.target:.1%}{met}){more}"
 
 
-def _of_budget(one: "Budget") -> str:
+def _of_budget(one: Budget) -> str:
     name = f"  {one.objective.value.replace('_', '-'):<10}"
     if one.used is None:
         return f"{name} unknown"

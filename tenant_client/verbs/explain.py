@@ -1,19 +1,17 @@
 """The verb that joins what both sides know of a failure: `explain`."""
 
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 import typer
 
 from federation.runtime.console import AsJson
 from federation.runtime.screen import show, show_json
-from tenant_client.verbs.check import Lease, require
-from tenant_client.verbs.console import Home, Latest, failing, journalled, say_error
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenant_client.advice.explanation import Explanation
+from tenant_client.advice.explanation import WORDS, Explanation, FailureCause, explain as explain_facts
+from tenant_client.advice.failure_facts import Known, facts_of, newest
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
+from tenant_client.verbs.console import Home, Latest, Lease, failing, journalled, require, say_error
 
 FINE, UNDECIDED = 0, 3
 
@@ -26,11 +24,6 @@ def explain(home: Home, lease: Lease = "", *, latest: Latest = False, as_json: A
 
     Exit code 0: a cause is named. 3: undecided, or nothing to explain.
     """
-    from tenant_client.advice.explanation import FailureCause, explain as explain_facts
-    from tenant_client.advice.failure_facts import Known, facts_of, newest
-    from tenant_client.records.database import open_database
-    from tenant_client.records.journal import Journal
-
     require(lease, latest=latest)
     with failing(), closing(open_database(journalled(home))) as connection:
         unit, known = Journal(connection).find(lease), Known.of(connection)
@@ -46,9 +39,7 @@ def explain(home: Home, lease: Lease = "", *, latest: Latest = False, as_json: A
     raise typer.Exit(UNDECIDED if found.cause is FailureCause.UNDECIDED else FINE)
 
 
-def _lines(found: "Explanation") -> "Iterator[str]":
-    from tenant_client.advice.explanation import WORDS, FailureCause
-
+def _lines(found: Explanation) -> Iterator[str]:
     causes = [one for one in found.ranked if one.cause is not FailureCause.UNDECIDED]
     for place, one in enumerate(causes, 1):
         side = "" if one.side == "nobody" else f", {one.side}" + ("" if one.side == "both" else "'s side")

@@ -1,19 +1,30 @@
 """Verbs to join a federation and take part in its rounds: `enrol` and `serve`."""
 
 import os
+import signal
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
+from crypto.roots import root_of
+from crypto.signing import SigningKey
+from federation.protocol.directory import Chain
+from federation.protocol.enrolment import MemberCard, check_fingerprint, fingerprint
+from federation.protocol.invitation import Invitation, accept
+from federation.runtime import logs
+from federation.runtime.clock import now_hour
 from federation.runtime.console import AsJson, InputFile
+from federation.runtime.key_files import HomeError, read, read_key, replace_secret
 from federation.runtime.logs import Format
 from federation.runtime.screen import say, show, show_json
+from federation.runtime.settings import load
+from tenant_client import home as homes, service
+from tenant_client.network.flower_node import NodeKey, make_node_key
+from tenant_client.run.run_directory import LEASE_KEY
+from tenant_client.settings import TenantSettings
 from tenant_client.verbs.console import Home, failing
-
-if TYPE_CHECKING:
-    from federation.protocol.directory import Chain
-    from federation.protocol.invitation import Invitation
 
 LogFormat = Annotated[Format, typer.Option(help="Format of log lines: json or text.")]
 
@@ -83,25 +94,13 @@ class Keyed(TypedDict):
 
 
 def _take_lease_key(home: Path, file: Path, *, as_json: bool) -> None:
-    from federation.runtime.key_files import read_key, replace_secret
-    from tenant_client.home import member
-    from tenant_client.run.run_directory import LEASE_KEY
-
     with failing():
-        member(home)
+        homes.member(home)
         replace_secret(home / LEASE_KEY, read_key(file))
-    taken: Keyed = {"home": str(home), "lease_key": str(home / LEASE_KEY)}
-    _tell(taken, as_json=as_json)
+    _tell(Keyed(home=str(home), lease_key=str(home / LEASE_KEY)), as_json=as_json)
 
 
 def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> None:
-    from crypto.signing import SigningKey
-    from federation.protocol.enrolment import MemberCard
-    from federation.runtime.clock import now_hour
-    from federation.runtime.key_files import HomeError, read, read_key, replace_secret
-    from tenant_client import home as homes
-    from tenant_client.network.flower_node import NodeKey, make_node_key
-
     with failing():
         has_keys = (home / "signing.key").exists()  # the same keys give the same card again
         member = homes.member(home) if has_keys else homes.create(home, os.urandom, now_hour())
@@ -119,35 +118,30 @@ def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> 
 
 
 def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:
-    from federation.protocol.enrolment import check_fingerprint, fingerprint
-    from federation.protocol.invitation import accept
-    from federation.runtime.key_files import read
-    from tenant_client.home import pin
-
     with failing():
         invited, chain = accept(read(invitation))
         if head:
             check_fingerprint(head, chain.directory.head)
-        pin(home, chain.entries)
+        homes.pin(home, chain.entries)
         _write_settings(home, invited)
-    enrolment: Joined = {
-        "home": str(home),
-        "head": fingerprint(chain.directory.head),
-        "members": len(chain.directory.members),
-        "trustees": _trustees(chain),
-    }
-    _tell(enrolment, as_json=as_json)
+    _tell(
+        Joined(
+            home=str(home),
+            head=fingerprint(chain.directory.head),
+            members=len(chain.directory.members),
+            trustees=_trustees(chain),
+        ),
+        as_json=as_json,
+    )
     if not head:
         say("next: compare the head with other tenants and the trustees, then run `serve`")
 
 
-def _trustees(chain: "Chain") -> list[str]:
+def _trustees(chain: Chain) -> list[str]:
     return [trustee.address for trustee in chain.directory.trustees]
 
 
-def _write_settings(home: Path, invited: "Invitation") -> None:
-    from crypto.roots import root_of
-
+def _write_settings(home: Path, invited: Invitation) -> None:
     (home / "provider.pem").write_bytes(root_of(invited.provider))
     settings = home / "tenant.toml"
     if not settings.exists():
@@ -169,20 +163,11 @@ def _tell(fields: Carded | Joined | Keyed, *, as_json: bool) -> None:
 
 def serve(home: Home, log_format: LogFormat = Format.JSON) -> None:
     """Run this tenant's node. It answers the provider's rounds, and runs only code installed here."""
-    import signal
-    import threading
-
-    from federation.runtime import logs
-    from federation.runtime.settings import load
-    from tenant_client import service
-    from tenant_client.home import joined
-    from tenant_client.settings import TenantSettings
-
     logs.configure(log_format)
     stop = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: stop.set())
     with failing():
-        joined(home)
+        homes.joined(home)
         settings = load(TenantSettings, home / "tenant.toml", os.environ)
         service.serve(home, settings, stop)

@@ -1,22 +1,27 @@
 """The verb that stands between a scheduler and a job: `gate`."""
 
 import os
+from collections.abc import Mapping
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
 from crypto.errors import PharoahError
+from crypto.ids import LeaseId
+from federation.protocol.check import Check
+from federation.protocol.service_messages import CheckVerdict
 from federation.runtime.console import AsJson
 from federation.runtime.screen import show, show_json
+from federation.runtime.sqlite import Connection
+from tenant_client.records.database import open_database
+from tenant_client.records.known_workloads import known_workload
+from tenant_client.run.fail_open import FailOpen
+from tenant_client.run.run_directory import lease_of_start
 from tenant_client.verbs.console import Home
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from federation.protocol.check import Check
-    from federation.runtime.sqlite import Connection
+from tenant_client.verbs.judging import Ways, judged
 
 REFUSED = 4  # a code that no error has, so that a script refuses for nothing else
 
@@ -74,9 +79,6 @@ def gate(
     Asks the provider only which leases are yours. Fails open: where anything is missing, it says so and lets the job
     start. Exit code 4, with --mode refuse: a mismatch, do not start. 0: start.
     """
-    from federation.protocol.service_messages import CheckVerdict
-    from tenant_client.run.fail_open import FailOpen
-
     if mode is Mode.OFF:
         return
     verdict = CheckVerdict.UNKNOWN
@@ -91,18 +93,12 @@ def gate(
         raise typer.Exit(REFUSED)
 
 
-def _judged(home: Path, lease: str, like: str, wait_s: float) -> "tuple[GateObject, Check]":
-    from contextlib import closing
-
-    from crypto.ids import LeaseId
-    from tenant_client.records.database import open_database
-    from tenant_client.run.run_directory import lease_of_start
-    from tenant_client.service import granted_labels
-    from tenant_client.verbs.check import Ways, judged
-
+def _judged(home: Path, lease: str, like: str, wait_s: float) -> tuple[GateObject, Check]:
     name = LeaseId(bytes.fromhex(lease)) if lease else lease_of_start(os.environ, home)
     if name is None:
         raise NoLease("this is no job of Slurm, or the home has no lease key")
+    from tenant_client.service import granted_labels  # of an extra: without it, the gate lets the job start
+
     with closing(open_database(home / "tenant.db")) as connection:
         told_like, ladder = workload_of(connection, os.environ.get("SLURM_JOB_NAME", ""), like, str(name))
         labels = granted_labels(home, name, wait_s) | dict(ladder)
@@ -118,10 +114,8 @@ def _judged(home: Path, lease: str, like: str, wait_s: float) -> "tuple[GateObje
     }, result
 
 
-def workload_of(connection: "Connection", job: str, like: str, lease: str = "") -> "tuple[str, Mapping[str, str]]":
+def workload_of(connection: Connection, job: str, like: str, lease: str = "") -> tuple[str, Mapping[str, str]]:
     """A lease with tokens, and the tokens of its workload, as by `known_workload`; NoLease where none is known."""
-    from tenant_client.records.known_workloads import known_workload
-
     known = known_workload(connection, job, like=like, lease=lease)
     if known is None:
         raise NoLease(
@@ -130,7 +124,7 @@ def workload_of(connection: "Connection", job: str, like: str, lease: str = "") 
     return known
 
 
-def _lines(result: "Check") -> list[str]:
+def _lines(result: Check) -> list[str]:
     lines = [f"pharoah-tenant: {result.word}: {result.reason}"]
     if result.context_name:
         lines.append(f"pharoah-tenant: this context: {result.context_name}")

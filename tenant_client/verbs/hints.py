@@ -1,21 +1,28 @@
 """The verb that receives hints from the provider: `watch`."""
 
+import signal
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from threading import Thread
+from typing import Annotated, NoReturn
 
 import typer
 
+from federation.protocol.service_messages import Hint, LeaseEnd, Notice
+from federation.runtime.clock import now_hour
 from federation.runtime.screen import say, show as show_line, show_json
+from federation.runtime.sqlite import reporting
+from tenant_client.advice.hints import HintLog, end_of, line_of, object_of, standing
+from tenant_client.network.connect import connected
+from tenant_client.network.provider_service import Online
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import UnknownUnit
+from tenant_client.run.lease_ends import take
 from tenant_client.verbs.console import Home, Latest, failing, journalled, warn
 
-if TYPE_CHECKING:
-    from federation.protocol.service_messages import Hint, Notice
-    from tenant_client.advice.hints import HintLog
-    from tenant_client.network.provider_service import Online
-
-    Show = Callable[[Notice, HintLog], None]
+Show = Callable[[Notice, HintLog], None]
 
 Lease = Annotated[
     str,
@@ -45,10 +52,8 @@ def watch(
     watch reconnects. It takes no action itself.
     Exit codes with --once: 0 no open hint, 1 an open hint, 3 unknown, for example no answer.
     """
-    from federation.protocol.service_messages import LeaseEnd
-    from tenant_client.advice.hints import end_of, line_of, object_of
 
-    def show(notice: "Notice", log: "HintLog") -> None:
+    def show(notice: Notice, log: HintLog) -> None:
         if not str(notice.lease).startswith(lease):
             return
         if isinstance(notice, LeaseEnd):
@@ -74,13 +79,6 @@ def watch(
 
 def _lease(home: Path, beginning: str, *, latest: bool) -> str:
     """The full name of the lease. An unknown name is returned unchanged, since its hints may come later."""
-    from contextlib import closing
-
-    from federation.runtime.sqlite import reporting
-    from tenant_client.advice.hints import HintLog
-    from tenant_client.records.database import open_database
-    from tenant_client.records.journal import UnknownUnit
-
     if beginning and latest:
         raise typer.BadParameter("pass either --lease or --latest", param_hint="--lease")
     if not (beginning or latest):
@@ -97,11 +95,8 @@ def _lease(home: Path, beginning: str, *, latest: bool) -> str:
             return beginning
 
 
-def _once(home: Path, lease: str, wait_s: float, show: "Show") -> int:
+def _once(home: Path, lease: str, wait_s: float, show: Show) -> int:
     """Listens for `wait_s` seconds and returns the exit code."""
-    import time
-    from threading import Thread
-
     with _line(home, PATIENCE_S) as (online, log):
 
         def close() -> None:
@@ -119,12 +114,8 @@ def _once(home: Path, lease: str, wait_s: float, show: "Show") -> int:
         return FINE
 
 
-def _take(home: Path, online: "Online", log: "HintLog", show: "Show") -> None:
+def _take(home: Path, online: Online, log: HintLog, show: Show) -> None:
     """Shows open hints, then stores and shows new ones, and ends of leases, until the stream ends."""
-    import time
-
-    from tenant_client.run.lease_ends import take
-
     last = log.cursor()
     for hint in _standing(log):
         show(hint, log)
@@ -136,23 +127,13 @@ def _take(home: Path, online: "Online", log: "HintLog", show: "Show") -> None:
         show(notice, log)
 
 
-def _standing(log: "HintLog", lease: str = "") -> "Iterator[Hint]":
-    from federation.runtime.clock import now_hour
-    from tenant_client.advice.hints import standing
-
+def _standing(log: HintLog, lease: str = "") -> Iterator[Hint]:
     return standing(log.hints(lease), now_hour(), log.over())
 
 
 @contextmanager
-def _line(home: Path, deadline_s: float = 30.0) -> "Iterator[tuple[Online, HintLog]]":
+def _line(home: Path, deadline_s: float = 30.0) -> Iterator[tuple[Online, HintLog]]:
     """The connection to the provider and the local log of hints."""
-    from contextlib import closing
-
-    from federation.runtime.sqlite import reporting
-    from tenant_client.advice.hints import HintLog
-    from tenant_client.network.connect import connected
-    from tenant_client.records.database import open_database
-
     with (
         reporting(),
         connected(home, deadline_s) as online,
@@ -163,7 +144,6 @@ def _line(home: Path, deadline_s: float = 30.0) -> "Iterator[tuple[Online, HintL
 
 def _end_quietly_when_told() -> None:
     """SIGTERM and Ctrl-C end the verb with exit code 0; hints shown so far are stored."""
-    import signal
 
     def end(*_: object) -> NoReturn:
         raise typer.Exit(FINE)

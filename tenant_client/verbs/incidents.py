@@ -1,18 +1,21 @@
 """Verbs about what a home has learnt from its attempts: `helped` and `rules`."""
 
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
 from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import say, show, show_json
+from federation.runtime.sqlite import reporting
 from federation.runtime.visible import counted_as
+from tenant_client.diagnosis.filter_rules import FILE, Rules, keeps, load_rules, pattern_of, read_lines
+from tenant_client.records.database import open_database
+from tenant_client.records.incidents import Incidents
+from tenant_client.records.journal import Journal
 from tenant_client.verbs.console import Home, failing, journalled, say_error
-
-if TYPE_CHECKING:
-    from tenant_client.diagnosis.filter_rules import Rules
 
 
 class WorkloadRules(TypedDict):
@@ -44,13 +47,6 @@ def helped(
     home: Home,
 ) -> None:
     """Note what helped after a failure. It is shown with later failures that resemble it. Nothing is sent."""
-    from contextlib import closing
-
-    from federation.runtime.sqlite import reporting
-    from tenant_client.records.database import open_database
-    from tenant_client.records.incidents import Incidents
-    from tenant_client.records.journal import Journal
-
     with failing(), reporting(), closing(open_database(journalled(home))) as connection:
         unit = Journal(connection).find(lease)
         attempt = Incidents(connection).helped(unit, text)
@@ -70,8 +66,6 @@ def rules(
     The rules are those of the workload whose rules drop most of the log. They lie in rules.toml in the home, which you
     may edit. Exit code 3: there are no rules yet.
     """
-    from tenant_client.diagnosis.filter_rules import FILE, load_rules
-
     with failing():
         known = load_rules(home / FILE)
     if not known.rules:
@@ -93,9 +87,7 @@ def rules(
         show(f"{row['workload']}: {counted_as(row['enabled'], 'rule')}{off}")
 
 
-def _show_unusual(known: "Rules", log: Path, *, as_json: bool) -> None:
-    from tenant_client.diagnosis.filter_rules import keeps, pattern_of, read_lines
-
+def _show_unusual(known: Rules, log: Path, *, as_json: bool) -> None:
     with failing():
         workload = known.fitting(map(pattern_of, read_lines(log)))
         dropped, lines, left = known.of(workload), 0, []

@@ -1,24 +1,26 @@
-"""Verbs that show owners their data: `journal`, `budget`, `preview` and `sent`."""
+"""Verbs that show owners their data: `budget`, `preview` and `sent`."""
 
-from collections import Counter
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
 from crypto.errors import PharoahError
+from federation.protocol.noise import SystemSampler
+from federation.protocol.plan import Plan
 from federation.runtime.clock import SECONDS_PER_HOUR
-from federation.runtime.console import AsJson, GroupWithDefault, InputFile, Verb, group as verb_group
+from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import show, show_json
 from federation.runtime.visible import counted_as
-from tenant_client.verbs.console import Home, failing, journalled, opened, say_error
-
-if TYPE_CHECKING:
-    from federation.protocol.plan import Plan
-    from tenant_client.disclosure.happened import Happened
-    from tenant_client.disclosure.owner_view import Sent
-    from tenant_client.rounds.tenant import Tenant
+from tenant_client.disclosure import owner_view
+from tenant_client.disclosure.owner_view import Sent
+from tenant_client.home import open_tenant
+from tenant_client.rounds.tenant import Tenant
+from tenant_client.verbs.console import Home, failing, say_error
 
 
 class UnreadablePlan(PharoahError):
@@ -27,112 +29,20 @@ class UnreadablePlan(PharoahError):
     default_hint = "pass a signed plan with --plan, or omit it for the newest answered plan"
 
 
-class JournalGroup(GroupWithDefault):
-    """`journal` alone shows it."""
-
-    default = "show"
-
-
-journal = verb_group("journal", "Show what ran and why it ended, or correct a cause.", cls=JournalGroup)
-
-
-@journal.command("fix", cls=Verb)
-def fix(
-    lease: Annotated[str, typer.Argument(metavar="LEASE", help="A lease, or the start of its name.")],
-    reason: Annotated[str, typer.Argument(help="The true reason: one that `reasons` lists, or unknown.")],
-    home: Home,
-    attempt: Annotated[
-        int | None,
-        typer.Option(help="Which attempt; by default the newest that did not succeed.", show_default=False),
-    ] = None,
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """Correct why an attempt ended, before its window is counted. What Pharoah had said is kept. Nothing is sent.
-
-    A reason that a round does not count, such as cancelled, takes the attempt out of the failures to be counted.
-    """
-    import time
-    from contextlib import closing
-
-    from tenant_client.records import fixes
-    from tenant_client.records.database import open_database
-    from tenant_client.records.journal import Journal
-
-    with failing(), closing(open_database(journalled(home))) as connection:
-        fixed = fixes.fix(connection, Journal(connection).find(lease), attempt, reason, time.time())
-    if as_json:
-        show_json(fixed)
-        return
-    counts = f"a round counts {fixed.counted}" if fixed.counted else "a round counts nothing"
-    show(f"{fixed.lease} attempt {fixed.attempt}: {fixed.reason} instead of {fixed.said}; {counts}")
-
-
-@journal.command("show", cls=Verb)
-def show_journal(home: Home, *, as_json: AsJson = False) -> None:
-    """Show the journal: leases, attempts and why they ended.
-
-    Exit code 3: the journal is empty. For the outcome of the last attempt see `status`.
-    """
-    from contextlib import closing
-
-    from federation.runtime.pinned_directory import is_pinned
-    from tenant_client.disclosure.happened import what_happened
-    from tenant_client.records.database import open_database
-
-    with closing(open_database(journalled(home))) as connection:
-        view, joined = what_happened(connection), is_pinned(connection)
-    if as_json:
-        show_json(view)
-    else:
-        _tell(view, joined=joined)
-    if not view.leases:
-        raise typer.Exit(3)
-
-
-def _tell(view: "Happened", *, joined: bool) -> None:
-    incidents = {(incident.lease, incident.attempt): incident.words for incident in view.incidents}
-    explained = {(one.lease, one.attempt): (one.sentence,) for one in view.explanations if one.side in _OTHERS}
-    from tenant_client.advice.after_failure import after_failure
-    from tenant_client.workload.compare import LACKING
-
-    for workload in view.workloads:
-        what = ", ".join((workload.precision or "precision unknown", workload.parallelism, *workload.versions))
-        show(f"{_named(view, workload.lease)}: {what}", f"    {', '.join(workload.structure)}")
-        show(*(f"    archetype unknown: {LACKING[lack]}" for lack in workload.lacks))
-    for lease, why in view.undescribed.items():
-        show(f"{_named(view, lease)}: workload not described: {why}")
-    for attempt in view.attempts:
-        began = datetime.fromtimestamp(attempt.started_at_s, UTC).astimezone()
-        steps = f", {counted_as(attempt.steps, 'step')}" if attempt.steps else ""
-        show(
-            f"{began:%Y-%m-%d %H:%M:%S}  {_named(view, attempt.unit)} attempt {attempt.attempt}: {attempt.state}{steps}"
-        )
-        show(*([f"    {attempt.cause.reason}, as you fixed it; Pharoah had said:"] if attempt.said else []))
-        named = attempt.unit, attempt.attempt
-        lines = after_failure(attempt.unit, attempt.state, attempt.cause)
-        if lines:
-            lines += *incidents.get(named, ()), *explained.get(named, ())
-        show(*(f"    {line}" for line in lines))
-        show(*(f"    {finding['kind']}: {finding['text']}" for finding in attempt.findings))
-    reasons = Counter(labelled.failure.reason for labelled in view.failures)
-    counted = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common())
-    told = f"; reported to the federation, as noisy counts: {counted or 'no failure'}" if joined else ""
-    show(f"{counted_as(len(view.leases), 'lease')}{told}")
-
-
-_OTHERS = ("provider", "both")  # whose part the three lines do not tell
-
-
-def _named(view: "Happened", lease: str) -> str:
-    return f"{lease} ({view.jobs[lease]})" if lease in view.jobs else lease
+@contextmanager
+def _opened(home: Path, *, failed: int = 2) -> Iterator[Tenant]:
+    """Opens the tenant of `home` and closes it afterwards. An error is printed and ends with exit code `failed`."""
+    with failing(failed):
+        tenant = open_tenant(home, (), os.urandom, SystemSampler())
+        try:
+            yield tenant
+        finally:
+            tenant.close()
 
 
 def budget(home: Home, *, as_json: AsJson = False) -> None:
     """Show the privacy budget (epsilon) that a job spends in each window, and what is left."""
-    from tenant_client.disclosure import owner_view
-
-    with opened(home) as tenant:
+    with _opened(home) as tenant:
         view = owner_view.budget(tenant)
     if as_json:
         show_json(view)
@@ -162,9 +72,7 @@ def preview(
     as_json: AsJson = False,
 ) -> None:
     """Show every count of a contribution, before noise and masks are added. Nothing is sent or charged."""
-    from tenant_client.disclosure import owner_view
-
-    with opened(home) as tenant:
+    with _opened(home) as tenant:
         view = owner_view.preview(tenant, _plan(tenant, plan))
     if as_json:
         show_json(view)
@@ -216,9 +124,7 @@ def sent(
 
     Exit code 3: nothing was sent yet.
     """
-    from tenant_client.disclosure import owner_view
-
-    with opened(home) as tenant:
+    with _opened(home) as tenant:
         if round_id is not None:
             _show_bytes(tenant, round_id, as_json=as_json)
             return
@@ -231,7 +137,7 @@ def sent(
         raise typer.Exit(3)
 
 
-def _show_sent(view: "Sent") -> None:
+def _show_sent(view: Sent) -> None:
     for row in view.contributions:
         start, end = row.window_hours
         show(f"contribution {row.round_id}: hours {start}–{end}, {row.message_bytes} bytes, {row.sha256[:16]}")
@@ -261,26 +167,14 @@ def _show_sent(view: "Sent") -> None:
     show("each received bundle or list of rounds that are over: a receipt with its digest")
 
 
-def _show_bytes(tenant: "Tenant", round_id: str, *, as_json: bool) -> None:
-    from tenant_client.disclosure import owner_view
-
+def _show_bytes(tenant: Tenant, round_id: str, *, as_json: bool) -> None:
     known = {str(plan.round_id): plan.round_id for plan in tenant.plans()}
     if round_id not in known:
         say_error(f"round {round_id} was not answered", "list answered rounds with `pharoah-tenant sent`")
         raise typer.Exit(3)
     parts = owner_view.sent_bytes(tenant, known[round_id])
     if as_json:
-        rows: list[SentPart] = [
-            {
-                "offset": row.part.offset,
-                "length": row.part.length,
-                "field": row.part.field,
-                "meaning": row.part.meaning,
-                "hex": row.hex,
-            }
-            for row in parts
-        ]
-        show_json(SentParts(parts=rows))
+        show_json({"parts": [{**vars(row.part), "hex": row.hex} for row in parts]})
         return
     for row in parts:
         end = row.part.offset + row.part.length - 1
@@ -288,7 +182,7 @@ def _show_bytes(tenant: "Tenant", round_id: str, *, as_json: bool) -> None:
         show(f"bytes {row.part.offset:>7}–{end:<7} {row.part.field}: {row.part.meaning}", f"    {shown}")
 
 
-def _plan(tenant: "Tenant", file: Path | None) -> "Plan":
+def _plan(tenant: Tenant, file: Path | None) -> Plan:
     """The plan in `file` with its signature checked, or the newest answered plan."""
     if file is not None:
         try:

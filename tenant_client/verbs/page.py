@@ -1,10 +1,13 @@
 """The verb that shows owners their data in a browser: `page`."""
 
+import signal
+import threading
 from typing import Annotated
 
 import typer
 
 from federation.runtime.screen import say
+from tenant_client.pages.serving import listening
 from tenant_client.verbs.console import Home, failing
 
 
@@ -14,11 +17,6 @@ def page(
     host: Annotated[str, typer.Option(help="A loopback address; others are refused.")] = "127.0.0.1",
 ) -> None:
     """Show leases, attempts, budget and all data that left, in a browser on this machine. Nothing is sent."""
-    import signal
-    import threading
-
-    from tenant_client.pages.serving import listening
-
     asked = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: asked.set())

@@ -1,16 +1,22 @@
 """The verb that follows one rank's traffic to another's, as far as a tenant can see: `path`."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from federation.runtime.clock import now_hour
 from federation.runtime.console import AsJson, Force, InputFile, check_new
+from federation.runtime.reading import form_of, open_inputs
 from federation.runtime.route_options import UNKNOWN, Picture, show_routes
 from federation.runtime.screen import say
-from tenant_client.verbs.check import Lease, require
-from tenant_client.verbs.console import Home, Latest, failing, journalled, say_error, warn
+from federation.runtime.sqlite import reporting
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
+from tenant_client.run.lease_paths import lease_paths
+from tenant_client.verbs.console import Home, Latest, Lease, failing, journalled, require, say_error, warn
 
 
 def path(
@@ -39,10 +45,6 @@ def path(
 
     Exit code 0: nothing speaks against a hop. 1: something does. 3: no log or dump names one of the ranks.
     """
-    from federation.runtime.clock import now_hour
-    from federation.runtime.sqlite import reporting
-    from tenant_client.run.lease_paths import lease_paths
-
     if not log:
         require(lease, latest=latest)
     unit = _found(home, lease) if lease or latest else ""
@@ -69,8 +71,6 @@ def path(
 
 def _read_as(logs: Sequence[Path]) -> str:
     """What the first of these files is, where it may be no log at all."""
-    from federation.runtime.reading import form_of, open_inputs
-
     for file in logs:
         with open_inputs(file) as inputs:
             for reader in inputs:
@@ -80,10 +80,5 @@ def _read_as(logs: Sequence[Path]) -> str:
 
 def _found(home: Path, beginning: str) -> str:
     """The lease whose name begins like this, by the journal; the newest one without a beginning."""
-    from contextlib import closing
-
-    from tenant_client.records.database import open_database
-    from tenant_client.records.journal import Journal
-
     with failing(), closing(open_database(journalled(home))) as connection:
         return Journal(connection).find(beginning)

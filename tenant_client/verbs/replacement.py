@@ -1,20 +1,24 @@
 """The verb that plans which node of a lease to replace: `replacement`."""
 
+from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from federation.runtime.clock import now_hour
 from federation.runtime.console import AsJson
+from federation.runtime.hostlist import hostlist
 from federation.runtime.screen import show, show_json
-from tenant_client.verbs.check import Lease, require
-from tenant_client.verbs.console import Home, Latest, failing, journalled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from federation.runtime.sqlite import Connection
-    from tenant_client.advice.replacement import HazardFact, ReplacementPlan
+from federation.runtime.sqlite import Connection
+from tenant_client.advice.explanation import explain
+from tenant_client.advice.failure_facts import Known, facts_of
+from tenant_client.advice.hints import HintLog, reason_of, standing
+from tenant_client.advice.replacement import Costs, Decision, HazardFact, Nodes, ReplacementPlan, plan
+from tenant_client.records.attempts import AttemptState
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
+from tenant_client.verbs.console import Home, Latest, Lease, failing, journalled, require
 
 FINE, REPLACE, ISOLATE = 0, 1, 3
 
@@ -44,14 +48,6 @@ def replacement(
 
     Exit code 0: keep all nodes. 1: replace one. 3: undecided.
     """
-    from federation.runtime.hostlist import hostlist
-    from tenant_client.advice.explanation import explain
-    from tenant_client.advice.failure_facts import Known, facts_of
-    from tenant_client.advice.replacement import Costs, Decision, Nodes, plan
-    from tenant_client.records.attempts import AttemptState
-    from tenant_client.records.database import open_database
-    from tenant_client.records.journal import Journal
-
     require(lease, latest=latest)
     with failing(), closing(open_database(journalled(home))) as connection:
         journal, known = Journal(connection), Known.of(connection)
@@ -74,12 +70,8 @@ def replacement(
     raise typer.Exit({Decision.KEEP: FINE, Decision.REPLACE: REPLACE, Decision.ISOLATE: ISOLATE}[found.decision])
 
 
-def _hazard(connection: "Connection", unit: str) -> "HazardFact":
+def _hazard(connection: Connection, unit: str) -> HazardFact:
     """Of the hint that stands; the usual hazard is the hinted one over the hint's ratio."""
-    from federation.runtime.clock import now_hour
-    from tenant_client.advice.hints import HintLog, reason_of, standing
-    from tenant_client.advice.replacement import HazardFact
-
     log = HintLog(connection)
     hints = list(standing(log.hints(unit), now_hour(), log.over()))
     if not hints:
@@ -91,7 +83,7 @@ def _hazard(connection: "Connection", unit: str) -> "HazardFact":
     return HazardFact(now, now / max(1.0, hint.ratio), f"hint: {reason_of(hint)}")
 
 
-def _lines(unit: str, found: "ReplacementPlan") -> "Iterator[str]":
+def _lines(unit: str, found: ReplacementPlan) -> Iterator[str]:
     if found.node_out:
         saved = f"confidence {found.confidence:.0%}, {found.minutes_saved:.0f} minutes saved"
         yield f"{unit}: replace {found.node_out} by {found.node_in} ({saved}): {found.why}"

@@ -2,17 +2,17 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import show, show_json
 from federation.runtime.visible import counted_as
+from tenant_client.advice.resources import UNITS, Demand, Resources
+from tenant_client.disclosure.needed import of_lease, of_traces
+from tenant_client.run.host_memory import available
 from tenant_client.verbs.console import Home, failing, journalled
-
-if TYPE_CHECKING:
-    from tenant_client.advice.resources import Demand, Resources
 
 _GB = 1e9
 
@@ -37,9 +37,6 @@ def resources(
     Computed from the journal; nothing is sent. Exit code 0: as expected. 1: it wants more host memory, by what it used
     or by what this host has left. 3: nothing alike ran before.
     """
-    from tenant_client.disclosure.needed import of_lease, of_traces
-    from tenant_client.run.host_memory import available
-
     if bool(lease) == bool(trace):
         raise typer.BadParameter("pass a lease, or traces with --trace")
     with failing():
@@ -54,9 +51,7 @@ def resources(
     raise typer.Exit(int(found.wants_memory) if known else 3)
 
 
-def _lines(found: "Resources") -> Iterator[str]:
-    from tenant_client.advice.resources import UNITS
-
+def _lines(found: Resources) -> Iterator[str]:
     same = {"exact": "the same workload", "structure": "the same structure"}.get(found.alike or "", "")
     basis = f"by earlier runs of {same}" if same else "nothing alike ran before"
     yield f"{counted_as(found.ranks, 'rank')} on a host; {basis}"
@@ -68,7 +63,7 @@ def _lines(found: "Resources") -> Iterator[str]:
         yield "this worker wants more host memory"
 
 
-def _text(one: "Demand") -> str:
+def _text(one: Demand) -> str:
     parts = []
     if one.expected:
         before = one.expected
@@ -81,5 +76,5 @@ def _text(one: "Demand") -> str:
     return ", ".join(parts) or "unknown"
 
 
-def _amount(one: "Demand", number: float) -> str:
+def _amount(one: Demand, number: float) -> str:
     return f"{number:.3g} s" if one.quantity == "cpu_s" else f"{number / 1e6:.3g} MB"

@@ -1,16 +1,17 @@
 """The verb that says from which checkpoint to restart: `restart`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
 from federation.runtime.console import AsJson
 from federation.runtime.screen import show, show_json
+from tenant_client.records.journal import the_one
+from tenant_client.run.hook.readings import Reading, file_name, read
+from tenant_client.run.restart_point import restart_point
+from tenant_client.run.run_directory import newest_runs
 from tenant_client.verbs.console import Home, failing, say_error
-
-if TYPE_CHECKING:
-    from tenant_client.run.hook.readings import Reading
 
 FINE, BAD, UNKNOWN = 0, 1, 3
 
@@ -40,10 +41,6 @@ def restart(
     Steps count from the start of the attempt. Exit code 0: losses and gradient norms were in band. 1: they were not.
     3: there is no such run, or it has no readings of losses yet.
     """
-    from tenant_client.records.journal import the_one
-    from tenant_client.run.restart_point import restart_point
-    from tenant_client.run.run_directory import newest_runs
-
     runs = newest_runs(home)
     with failing(UNKNOWN):
         run_dir = runs[the_one([*runs], lease)]
@@ -55,25 +52,21 @@ def restart(
     steps = [_step_of(path, readings) for path in saved or ()]
     found = restart_point(readings, [step for step in steps if step is not None])
     if as_json:
-        told: Restart = {"run": run_dir.name, "trouble": "", "ranks": (), "checkpoint": None, "skip": None}
-        if found is not None:
-            told |= {"trouble": found.trouble, "ranks": found.ranks, "checkpoint": found.checkpoint, "skip": found.skip}
-        show_json(told)
+        nothing = {"trouble": "", "ranks": (), "checkpoint": None, "skip": None}
+        show_json({"run": run_dir.name, **(vars(found) if found else nothing)})
     else:
         show(f"{run_dir.name}: {found.sentence if found else 'no NaN or loss spike found'}")
     raise typer.Exit(BAD if found else FINE)
 
 
-def _readings(run_dir: Path) -> "dict[int, list[Reading]]":
+def _readings(run_dir: Path) -> dict[int, list[Reading]]:
     """The readings of each rank that has some."""
-    from tenant_client.run.hook.readings import file_name, read
-
     ranks = [int(path.name.partition("-")[2]) for path in run_dir.glob("readings-*") if path.name[9:].isdigit()]
     readings = {rank: read(run_dir / file_name(rank)) for rank in ranks}
     return {rank: of_rank for rank, of_rank in readings.items() if of_rank}
 
 
-def _step_of(path: Path, readings: "dict[int, list[Reading]]") -> int | None:
+def _step_of(path: Path, readings: dict[int, list[Reading]]) -> int | None:
     """The step that every rank had done when the checkpoint was written; None if it is not of this run."""
     try:
         at_s = path.stat().st_mtime

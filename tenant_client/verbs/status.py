@@ -1,20 +1,23 @@
 """Verbs that show the state of a home: `status`, `leases` and `reasons`."""
 
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from federation.runtime.clock import now_hour
 from federation.runtime.console import AsJson
 from federation.runtime.screen import show, show_json
+from federation.runtime.sqlite import reporting
 from federation.runtime.visible import counted_as, short
+from tenant_client.disclosure import overview
+from tenant_client.disclosure.overview import LeaseRow, TenantStatus
+from tenant_client.records.database import open_database
 from tenant_client.verbs.console import Home, journalled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tenant_client.disclosure.overview import LeaseRow, TenantStatus
 
 UNKNOWN = "no known error pattern in the logs"
 
@@ -24,9 +27,6 @@ def status(home: Home, *, as_json: AsJson = False) -> None:
 
     Exit code 0: ok. 1: an open hint, or the last attempt failed. 2: the home is unreadable. 3: the home is empty.
     """
-    from federation.runtime.clock import now_hour
-    from tenant_client.disclosure import overview
-
     state = overview.status(home, now_hour())
     if as_json:
         show_json(state)
@@ -35,7 +35,7 @@ def status(home: Home, *, as_json: AsJson = False) -> None:
     raise typer.Exit(state.exit_code)
 
 
-def _lines(state: "TenantStatus") -> "Iterator[str]":
+def _lines(state: TenantStatus) -> Iterator[str]:
     yield f"home        {short(Path(state.home))}{'' if state.exists else ' (missing)'}"
     if state.federation:
         members, trustees = (
@@ -63,11 +63,11 @@ def _lines(state: "TenantStatus") -> "Iterator[str]":
     yield f"next action {state.due or 'none'}"
 
 
-def _named(row: "LeaseRow") -> str:
+def _named(row: LeaseRow) -> str:
     return f"{row.lease} ({row.job})" if row.job else row.lease
 
 
-def _workload(row: "LeaseRow") -> "Iterator[str]":
+def _workload(row: LeaseRow) -> Iterator[str]:
     if row.workload:
         yield f"            workload described: {row.workload}"
     elif row.undescribed:
@@ -84,12 +84,6 @@ def leases(
 
     Every verb accepts the start of a lease's name if it is unique. Exit code 3: there are no leases.
     """
-    from contextlib import closing
-
-    from federation.runtime.sqlite import reporting
-    from tenant_client.disclosure import overview
-    from tenant_client.records.database import open_database
-
     with reporting(), closing(open_database(journalled(home))) as connection:
         rows = [row for row in overview.leases(connection) if row.lease.startswith(beginning)]
     if as_json:
@@ -100,7 +94,7 @@ def leases(
         raise typer.Exit(3)
 
 
-def _row(row: "LeaseRow") -> str:
+def _row(row: LeaseRow) -> str:
     began = datetime.fromtimestamp(row.since_s, UTC).astimezone()
     state = f"{row.state} {row.reason}".strip() or "no attempt seen"
     what = "; ".join(filter(None, (row.job, row.workload)))
@@ -115,10 +109,6 @@ def reasons(*, as_json: AsJson = False) -> None:
     A round counts failures by the 29 reasons of the first lists, or as unknown. The finer ones stay at home: a round
     counts what they belong to, and nothing where another failure may be behind. A stopped job is no failure.
     """
-    from itertools import groupby
-
-    from tenant_client.disclosure import overview
-
     taxonomy = overview.reasons()
     if as_json:
         show_json(taxonomy)

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import show, show_json
+from tenant_client.diagnosis.stragglers.waits import WaitCause, waits
+from tenant_client.diagnosis.stragglers.what_if import StragglerCause, WhatIf, what_if
+from tenant_client.sources.nccl_inspector import holds_logs, read_logs
+from tenant_client.sources.step_trace import read_step_trace
 from tenant_client.verbs.console import failing, warn
-
-if TYPE_CHECKING:
-    from tenant_client.diagnosis.stragglers.what_if import WhatIf
 
 FINE, SLOW, UNDECIDED = 0, 1, 3
 
@@ -33,10 +34,6 @@ def stragglers(
     The step is run again with parts of the trace made ideal; of Inspector's logs, the ranks' times in each collective
     are compared. Exit code 0: no straggler. 1: the job straggles. 3: too few collectives to tell.
     """
-    from tenant_client.diagnosis.stragglers.what_if import StragglerCause, what_if
-    from tenant_client.sources.nccl_inspector import holds_logs
-    from tenant_client.sources.step_trace import read_step_trace
-
     with failing():
         of_inspector = holds_logs(trace)
     if of_inspector or (trace.is_dir() and not any(trace.iterdir())):
@@ -54,9 +51,6 @@ def stragglers(
 
 def _collectives(logs: Path, *, as_json: bool) -> int:
     """What the collectives' times say, and the exit code."""
-    from tenant_client.diagnosis.stragglers.waits import WaitCause, waits
-    from tenant_client.sources.nccl_inspector import read_logs
-
     with failing():
         found = waits(read_logs(logs))
     if as_json:
@@ -72,7 +66,7 @@ def _collectives(logs: Path, *, as_json: bool) -> int:
     return {WaitCause.NONE: FINE, WaitCause.UNDECIDED: UNDECIDED}.get(found.cause, SLOW)
 
 
-def _lines(result: "WhatIf") -> Iterator[str]:
+def _lines(result: WhatIf) -> Iterator[str]:
     yield result.sentence
     yield f"  step       {result.step_s:.3f} s, ideally {result.ideal_s:.3f} s ({result.steps} steps)"
     for share, what in (

@@ -1,10 +1,16 @@
 """The verb that keeps a vote for a pair of nodes: `vote`."""
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
 
+from federation.runtime.clock import now_hour
 from federation.runtime.screen import say
+from federation.runtime.sqlite import reporting
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
+from tenant_client.records.votes import Vote, Votes
 from tenant_client.verbs.console import Home, failing, journalled
 
 
@@ -27,14 +33,6 @@ def vote(
     It leaves this machine only under a plan that counts votes, if your policy lists `part`: at most one a lease and
     week, as a part of a noisy sum over all tenants. The provider learns which leaf switches are suspect, not by whom.
     """
-    from contextlib import closing
-
-    from federation.runtime.clock import now_hour
-    from federation.runtime.sqlite import reporting
-    from tenant_client.records.database import open_database
-    from tenant_client.records.journal import Journal
-    from tenant_client.records.votes import Vote, Votes
-
     with failing(), reporting(), closing(open_database(journalled(home))) as connection:
         unit = Journal(connection).find(lease)
         Votes(connection).cast(Vote(unit, now_hour() if at is None else at, (node, other), rail, why))

@@ -1,19 +1,26 @@
 """Verbs about a workload: `describe`, `tokens`, `compare` and `catalogue`. All are local: nothing is sent."""
 
+import os
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
+import msgspec
 import typer
 
+from federation.protocol.bundle import CatalogueEntry
+from federation.runtime.catalogue_file import read_catalogue, write_catalogue
 from federation.runtime.console import AsJson, InputFile
 from federation.runtime.screen import show, show_json
+from tenant_client.records.bundle_log import BundleLog
+from tenant_client.records.database import open_database
+from tenant_client.records.journal import Journal
 from tenant_client.verbs.console import Home, failing, warn
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from federation.protocol.bundle import CatalogueEntry
-    from tenant_client.workload.descriptor import Descriptor
+from tenant_client.workload.compare import LACKING, compared, conclude, operator_text
+from tenant_client.workload.describe import NothingToDescribe, describe_files
+from tenant_client.workload.descriptor import Descriptor, Nearest, nearest, own_sketch, rungs
+from tenant_client.workload.local_tokens import KEY_BYTES, local_key, local_ladder
 
 Traces = Annotated[
     list[Path],
@@ -58,24 +65,23 @@ def describe(traces: Traces, home: Home, *, as_json: AsJson = False) -> None:
 
     In place of traces pass a lease, for what `run` has described of it.
     """
-    from tenant_client.workload.compare import LACKING, operator_text
-
     with failing():
         descriptor = _stored(traces, home) or _described(traces)
     if as_json:
-        described: Described = {
-            "precision": descriptor.precision,
-            "parallelism": descriptor.parallelism,
-            "replicas": descriptor.replicas,
-            "versions": dict(descriptor.versions),
-            "software": dict(descriptor.software),
-            "kernel_families": sorted(descriptor.kernel_families),
-            "structure": sorted(descriptor.structure),
-            "collectives": list(descriptor.collectives),
-            "operators": sorted(descriptor.operators),
-            "lacks": list(descriptor.lacks),
-        }
-        show_json(described)
+        show_json(
+            {
+                "precision": descriptor.precision,
+                "parallelism": descriptor.parallelism,
+                "replicas": descriptor.replicas,
+                "versions": dict(descriptor.versions),
+                "software": dict(descriptor.software),
+                "kernel_families": sorted(descriptor.kernel_families),
+                "structure": sorted(descriptor.structure),
+                "collectives": descriptor.collectives,
+                "operators": sorted(descriptor.operators),
+                "lacks": descriptor.lacks,
+            }
+        )
         return
     show(
         f"precision        {descriptor.precision or 'not recorded'}",
@@ -95,13 +101,6 @@ def describe(traces: Traces, home: Home, *, as_json: AsJson = False) -> None:
 
 def _within(replicas: int) -> str:
     return f" (data parallel of {replicas} devices within one process)" if replicas > 1 else ""
-
-
-class Nearest(TypedDict):
-    """The nearest benchmark job of a catalogue."""
-
-    name: str
-    similarity: float
 
 
 class Tokens(TypedDict):
@@ -125,25 +124,12 @@ def tokens(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: 
     Two workloads have equal local tokens if and only if their federation tokens are equal. Only the trustees can
     make federation tokens.
     """
-    from tenant_client.workload.compare import LACKING
-    from tenant_client.workload.descriptor import nearest, own_sketch, rungs
-    from tenant_client.workload.local_tokens import local_ladder
-
     with failing():
         descriptor, known = _described(traces), _catalogue(catalogue, home)
         ladder = local_ladder(rungs(descriptor, known), _key(home))
     near = nearest(own_sketch(descriptor), known)
     if as_json:
-        made: Tokens = {
-            "family": str(ladder.family),
-            "archetype": str(ladder.archetype),
-            "subarchetype": str(ladder.subarchetype),
-            "exact": str(ladder.exact),
-            "nearest": None if near is None else {"name": near.name, "similarity": near.similarity},
-            "key": "local",
-            "lacks": list(descriptor.lacks),
-        }
-        show_json(made)
+        show_json({**msgspec.structs.asdict(ladder), "nearest": near, "key": "local", "lacks": descriptor.lacks})
         return
     show(f"family        {ladder.family}", f"archetype     {ladder.archetype}")
     show(f"sub-archetype {ladder.subarchetype}", f"exact         {ladder.exact}")
@@ -163,12 +149,6 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare two workloads: what their tokens tell the provider, and, for you alone, what differs."""
-    import os
-
-    from tenant_client.workload.compare import LACKING, compared, conclude
-    from tenant_client.workload.descriptor import rungs
-    from tenant_client.workload.local_tokens import KEY_BYTES, local_ladder
-
     with failing():
         one, other, known = _described([first]), _described([second]), _catalogue(catalogue, home)
     key = os.urandom(KEY_BYTES)
@@ -195,10 +175,6 @@ def catalogue(
     named: Annotated[list[str], typer.Argument(metavar="NAME=TRACE…", help="Name and trace of each benchmark job.")],
 ) -> None:
     """Write a catalogue of benchmark jobs (names and MinHash sketches) for a provider to publish."""
-    from federation.protocol.bundle import CatalogueEntry
-    from federation.runtime.catalogue_file import write_catalogue
-    from tenant_client.workload.descriptor import own_sketch
-
     pairs = [_pair(text) for text in named]
     if len(dict(pairs)) < len(pairs):
         raise typer.BadParameter("two traces have the same name")
@@ -215,14 +191,8 @@ def _pair(text: str) -> tuple[str, str]:
     return name, trace
 
 
-def _stored(traces: list[Path], home: Path) -> "Descriptor | None":
+def _stored(traces: list[Path], home: Path) -> Descriptor | None:
     """What the journal has of the lease of this name; None where the name is a file's, or no lease's."""
-    from contextlib import closing
-
-    from tenant_client.records.database import open_database
-    from tenant_client.records.journal import Journal
-    from tenant_client.workload.describe import NothingToDescribe
-
     name = str(traces[0])
     if len(traces) > 1 or traces[0].exists() or not _holds_a_database(home):
         return None
@@ -237,20 +207,12 @@ def _stored(traces: list[Path], home: Path) -> "Descriptor | None":
         return journal.descriptors()[unit]
 
 
-def _described(traces: list[Path]) -> "Descriptor":
-    from tenant_client.workload.describe import describe_files
-
+def _described(traces: list[Path]) -> Descriptor:
     return describe_files(traces, told=warn)
 
 
-def _catalogue(file: Path | None, home: Path) -> "Sequence[CatalogueEntry]":
+def _catalogue(file: Path | None, home: Path) -> Sequence[CatalogueEntry]:
     """The entries of `file`, else of the newest bundle in the home, else none."""
-    from contextlib import closing
-
-    from federation.runtime.catalogue_file import read_catalogue
-    from tenant_client.records.bundle_log import BundleLog
-    from tenant_client.records.database import open_database
-
     if file is not None:
         return read_catalogue(file)
     if not _holds_a_database(home):
@@ -270,10 +232,6 @@ def _holds_a_database(home: Path) -> bool:
 
 def _key(home: Path) -> bytes:
     """The local key, or a temporary one if it cannot be stored in the home."""
-    import os
-
-    from tenant_client.workload.local_tokens import KEY_BYTES, local_key
-
     try:
         return local_key(home)
     except OSError as error:

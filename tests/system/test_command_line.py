@@ -4,6 +4,7 @@ What a verb needs besides is found in `GIVEN`, by the name of the parameter; a n
 """
 
 import ctypes
+import inspect
 import json
 import logging
 import os
@@ -332,3 +333,14 @@ def test_a_wrong_variable_of_run_is_left_out_alone(tmp_path: Path) -> None:
 
 def test_without_a_mark_before_the_job_a_wrong_option_of_run_ends_it() -> None:
     assert RUN.invoke("--quite", "python", "train.py").exit_code == 2
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=str)
+def test_the_help_of_a_program_shows_the_docstrings_of_its_verbs(verb: Called) -> None:
+    below = get_command(PROGRAMS[verb.words[0]])
+    for word in verb.words[1:]:
+        assert isinstance(below, click.Group)
+        below = below.commands[word]
+    text = below.help  # of a verb that is not loaded yet, its text is found in the source
+    assert below.callback is not None
+    assert text == inspect.getdoc(inspect.unwrap(below.callback))

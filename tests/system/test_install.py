@@ -74,6 +74,9 @@ def test_the_command_line_loads_nothing_heavy(tmp_path: Path) -> None:
         (["check", "--latest"], 3),
         (["changes", "--latest"], 3),
         (["attach", "nowhere"], 2),
+        (["gate"], 0),
+        (["exclude"], 0),
+        (["restart"], 3),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

@@ -272,7 +272,7 @@ def test_own_history_is_never_joined_online(homes: Path, monkeypatch: pytest.Mon
     """The provider's answer is shown as it came, whatever the owner lets in elsewhere."""
     monkeypatch.setenv("PHAROAH_DECISIONS_OWN_HISTORY", "true")
     online = Check.of(7, None, ())
-    monkeypatch.setattr("tenant_client.verbs.check._asked", lambda home, labels: online)
+    monkeypatch.setattr("tenant_client.verbs.judging._asked", lambda home, labels: online)
     for number in (0, 1):
         code, said = asked(homes, number, "--online")
         assert code == CheckVerdict.UNKNOWN

@@ -9,7 +9,7 @@ from tenant_client.confirm.pairwise import Kind, NodeVerdict, Pair, PairResult, 
 from tests.support.pair_worlds import Tally, World, adaptive, draw, neighbours
 
 
-def run(test: PairwiseTest, world: World, random: Random) -> NodeVerdict:
+def run(test: PairwiseTest, world: World, random: Random) -> NodeVerdict[int]:
     while pairs := test.next_round():
         nodes = [node for pair in pairs for node in pair]
         assert len(nodes) == len(set(nodes)), "a node takes part in one pair of a round"
@@ -24,7 +24,7 @@ def tallied(nodes: int, share: float, links: int, slow: float | None, trials: in
     return tally
 
 
-def named(verdict: NodeVerdict) -> set[int]:
+def named(verdict: NodeVerdict[int]) -> set[int]:
     return {one.node for one in verdict.nodes}
 
 
@@ -86,7 +86,7 @@ def test_a_slow_link_and_a_slow_node_tell_by_how_much() -> None:
     world = World(16, frozenset(), {3: 1.5}, {(8, 9): 1.4})
     verdict = run(PairwiseTest(range(16), random, first=neighbours(16)), world, random)
     (node,), (link,) = verdict.nodes, verdict.links
-    assert (node.node, node.kind, link.pair, link.kind) == (3, Kind.SLOW, (8, 9), Kind.SLOW)
+    assert (node.node, node.kind, link.nodes, link.kind) == (3, Kind.SLOW, (8, 9), Kind.SLOW)
     assert node.factor == pytest.approx(1.5, rel=0.1)
     assert link.factor == pytest.approx(1.4, rel=0.1)
 

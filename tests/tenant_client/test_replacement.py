@@ -143,7 +143,7 @@ def test_what_has_ended_or_is_cleared_replaces_nothing(tmp_path: Path) -> None:
 def test_a_standing_hint_alone_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = home_with(tmp_path)
     raised = hint(1)
-    monkeypatch.setattr("federation.runtime.clock.now_hour", lambda: raised.at_h + 0.1)
+    monkeypatch.setattr("tenant_client.verbs.replacement.now_hour", lambda: raised.at_h + 0.1)
     with closing(open_database(home / "tenant.db")) as connection:
         HintLog(connection).take(raised, 0.0, NO_SIGNATURE)
     code, found = ask(home)
