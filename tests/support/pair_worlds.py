@@ -83,7 +83,7 @@ def adaptive(world: World, random: Random, tally: Tally) -> None:
         suspected = suspected or verdict.rounds * (nodes | set(verdict.suspected) == world.bad and not verdict.unknown)
         named = named or verdict.rounds * (nodes == world.bad and not verdict.suspected and not verdict.unknown)
     verdict = test.verdict()
-    nodes, links = {one.node for one in verdict.nodes}, {one.pair for one in verdict.links}
+    nodes, links = {one.node for one in verdict.nodes}, {one.nodes for one in verdict.links}
     tally.exact.append(nodes == world.bad)
     tally.accused += len(nodes - world.bad)
     tally.links += [pair in links for pair in world.links if pair in tested]
