@@ -340,7 +340,7 @@ def test_the_help_of_a_program_shows_the_docstrings_of_its_verbs(verb: Called) -
     below = get_command(PROGRAMS[verb.words[0]])
     for word in verb.words[1:]:
         assert isinstance(below, click.Group)
-        below = below.commands[word]
+        below = verbs_of(below)[word]
     text = below.help  # of a verb that is not loaded yet, its text is found in the source
     assert below.callback is not None
     assert text == inspect.getdoc(inspect.unwrap(below.callback))
