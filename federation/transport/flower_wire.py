@@ -34,7 +34,8 @@ PROTOBUF = {"content-type": "application/protobuf", "accept": "application/proto
 PUBLIC_KEY_HEADER, SIGNATURE_HEADER, TIME_HEADER = "flwr-public-key", "flwr-signature", "flwr-timestamp"
 TASK_TOKEN_HEADER = "flwr-task-token"  # noqa: S105  # a header's name
 AHEAD_S, BEHIND_S = 5, 305  # how far a signed time may be from the SuperLink's own
-UNREADABLE = (ProtobufDecodeError, ValueError, TypeError, LookupError, AttributeError)  # what bytes of others may raise
+# What bytes of others may raise; the last where JSON within JSON goes deep.
+UNREADABLE = (ProtobufDecodeError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 METADATA = (
     *("run_id", "src_node_id", "dst_node_id", "src_task_id", "dst_task_id"),
     *("reply_to_message_id", "group_id", "message_type", "created_at", "ttl"),

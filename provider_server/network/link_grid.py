@@ -6,6 +6,7 @@ often, since each look fetches what is there. An answer that is lost for good, o
 node's alone.
 """
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from provider_server.network.flower import (
     node_pb2,
     runtime_pb2,
 )
+
+logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 NODE = node_pb2.Node(node_id=SUPERLINK_NODE)
@@ -115,7 +118,8 @@ class LinkGrid:
                 object_content=objects[object_id],
                 session_id=session_id,
             )
-            call(self._client, RUNTIME + "push-object", asked, message_pb2.PushObjectResponse)
+            if not call(self._client, RUNTIME + "push-object", asked, message_pb2.PushObjectResponse).stored:
+                logger.warning("the SuperLink does not keep a part of a question: whoever it is for will be late")
 
     def _download(self, object_id: str) -> bytes:
         """An object; empty while it is not there yet."""

@@ -727,10 +727,20 @@ def test_an_object_of_another_shape_is_not_unpacked(reply: RecordDict) -> None:
         flower_wire.unpack(tree.object_id, objects, (RecordDict, ConfigRecord))
 
 
-@pytest.mark.parametrize("head", [b"", b"Message  0", b"RecordDict  0 0", "Récord  0".encode(), b"RecordDict x 0"])
-def test_bytes_that_are_no_object_are_not_unpacked(head: bytes) -> None:
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"\0", b"Message  0\0", b"RecordDict  0 0\0", "Récord  0\0".encode(), b"RecordDict x 0\0"),
+        b"RecordDict  %d\0%b" % (len(DEEP), DEEP),
+    ],
+    ids=lambda data: repr(data[:20]),
+)
+def test_bytes_that_are_no_object_are_not_unpacked(data: bytes) -> None:
     with pytest.raises(flower_wire.UNREADABLE):
-        flower_wire.unpack("id", {"id": head + b"\0"}, (RecordDict, ConfigRecord))
+        flower_wire.unpack("id", {"id": data}, (RecordDict, ConfigRecord))
 
 
 def test_a_bundle_is_the_one_that_flower_builds() -> None:
