@@ -18,29 +18,26 @@ from typer.main import get_command
 import crypto
 import federation.protocol
 import provider_server
-import provider_server.cli
+import provider_server.program.cli
 import simulation.cli
 import tenant_client
-import tenant_client.cli
+import tenant_client.program.cli
 import trustee.cli
 import trustee.handover_verbs
 import trustee.overview
 import trustee.verbs
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
+from federation.base import route
+from federation.base.console import verbs_of
 from federation.protocol import anchors, change_rules
-from federation.runtime import route
-from federation.runtime.console import verbs_of
 from pharoah_kubernetes.settings import KubernetesSettings
 from pharoah_kubernetes.verb import KubernetesRow
-from provider_server.hints import node_placement, node_probes
-from provider_server.intake import lease_events, lines
-from provider_server.learning import own_events
-from provider_server.operations import admin, overview as provider_overview, preflight
-from provider_server.outputs import node_check
-from provider_server.reporting import findings_text, hazard_text, outage_text
-from provider_server.settings import ProviderSettings
-from provider_server.verbs import (
+from provider_server.fleet.hints import node_placement, node_probes
+from provider_server.program.operations import admin, overview as provider_overview, preflight
+from provider_server.program.outputs import node_check
+from provider_server.program.reporting import findings_text, hazard_text, outage_text
+from provider_server.program.verbs import (
     expectations as provider_expectations,
     learning,
     leases,
@@ -54,6 +51,9 @@ from provider_server.verbs import (
     telemetry,
     votes,
 )
+from provider_server.rounds import own_events
+from provider_server.rounds.intake import lease_events, lines
+from provider_server.rounds.settings import ProviderSettings
 from simulation.judge import score
 from simulation.replay import brca, lung, lung_times, philly, titan, titan_times
 from simulation.run import processes
@@ -70,13 +70,13 @@ from simulation.studies import (
     scale,
     world,
 )
-from tenant_client.advice import changes, expectations, explanation, hints, replacement, resources, told
-from tenant_client.confirm.pairwise import NodeVerdict
-from tenant_client.diagnosis.stragglers import waits, what_if
-from tenant_client.disclosure import happened, overview as tenant_overview, owner_view
-from tenant_client.records import fixes
-from tenant_client.settings import TenantSettings
-from tenant_client.verbs import (
+from tenant_client.doctor.advice import changes, expectations, explanation, hints, replacement, resources, told
+from tenant_client.doctor.diagnosis.stragglers import waits, what_if
+from tenant_client.doctor.records import fixes
+from tenant_client.doctor.settings import TenantSettings
+from tenant_client.doctor.workload import compare
+from tenant_client.program.confirm.pairwise import NodeVerdict
+from tenant_client.program.verbs import (
     check,
     confirm,
     evidence,
@@ -88,14 +88,14 @@ from tenant_client.verbs import (
     restart,
     workload,
 )
-from tenant_client.workload import compare
+from tenant_client.rounds.disclosure import happened, overview as tenant_overview, owner_view
 from trustee.settings import TrusteeSettings
 
 HERE = Path(__file__).resolve().parent / "reference"
 PROGRAMS = {
-    "pharoah-tenant": tenant_client.cli.app,
+    "pharoah-tenant": tenant_client.program.cli.app,
     "pharoah-trustee": trustee.cli.app,
-    "pharoah-provider": provider_server.cli.app,
+    "pharoah-provider": provider_server.program.cli.app,
     "pharoah-sim": simulation.cli.app,
 }
 SETTINGS: dict[str, list[Any]] = {

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from federation.base.clock import now_hour
 from federation.protocol.plan import HOURS_PER_WEEK
-from federation.runtime.clock import now_hour
-from provider_server.pages.login import set_password
-from provider_server.pages.serving import listening as provider_page
-from tenant_client.pages.serving import listening as tenant_page
+from provider_server.program.pages.login import set_password
+from provider_server.program.pages.serving import listening as provider_page
+from tenant_client.program.pages.serving import listening as tenant_page
 from tests.support import browsers
 from tests.support.pages import WEEKS, Shown, built
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 LINK = re.compile(r'(\]\(|src="|href=")([^)\s"#:]+)(?=[)#"])')
 SHIM, VENDORED = "https://unpkg.com/iframe-worker/shim", "vendored/iframe-worker.js"
-API = ("crypto", "provider_server/analysis", "simulation")  # what a researcher would import
+API = ("crypto", "provider_server/fleet/analysis", "simulation")  # what a researcher would import
 EXCLUDED = "---\nsearch:\n  exclude: true\n---\n"
 
 

@@ -9,8 +9,8 @@
             with pharoah.phase("checkpoint"):
                 save()
 
-All of it is the hook of this process (`tenant_client.run.hook`), which needs the standard library alone, raises nothing
-into the job and opens no connection. It is loaded at the first call, and only where a run is watched.
+All of it is the hook of this process (`tenant_client.doctor.run.hook`), which needs the standard library alone,
+raises nothing into the job and opens no connection. It is loaded at the first call, and only where a run is watched.
 """
 
 import atexit
@@ -20,8 +20,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tenant_client.run.hook.hook import Hook
-    from tenant_client.run.hook.progress import Phase
+    from tenant_client.doctor.run.hook.hook import Hook
+    from tenant_client.doctor.run.hook.progress import Phase
 
 __all__ = ["on_save_now", "phase", "should_checkpoint", "step"]
 
@@ -69,6 +69,6 @@ def _hook() -> "Hook | None":
     """This process's hook; None outside of a run that is watched."""
     if "PHAROAH_RUN_DIR" not in os.environ:
         return None
-    from tenant_client.run.hook.hook import current_hook
+    from tenant_client.doctor.run.hook.hook import current_hook
 
     return current_hook()

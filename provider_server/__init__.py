@@ -1,1 +1,1 @@
-"""The provider's half: leases, plans, rounds, releases and what can be learnt from them. It never sees an outcome."""
+"""The provider's half, in three floors: fleet, rounds, program. It never sees an outcome of a single job."""

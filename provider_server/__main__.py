@@ -1,5 +1,5 @@
 """`python -m provider_server` is `pharoah-provider`."""
 
-from provider_server.cli import app
+from provider_server.program.cli import app
 
 app(prog_name="pharoah-provider")

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import typer
 
+from federation.base.clock import now_hour
+from federation.base.console import AsJson, CommandLine, Console, Force, InputFile, Verb, check_new, group
+from federation.base.screen import progress as progressing, say, show, show_json
+from federation.base.visible import counted_as, json_text
 from federation.protocol.plan import HOURS_PER_WEEK
-from federation.runtime.clock import now_hour
-from federation.runtime.console import AsJson, CommandLine, Console, Force, InputFile, Verb, check_new, group
-from federation.runtime.screen import progress as progressing, say, show, show_json
-from federation.runtime.visible import counted_as, json_text
 from simulation.run import engines
 from simulation.run.engine_options import Address, EngineKind
 from simulation.run.engines import Kind
@@ -114,7 +114,7 @@ def _write(outcome: "Outcome", out: Path) -> None:
 
 def _show_pages(homes: Path) -> None:
     """Sets a random password for the provider's page, and prints how to open both pages."""
-    from provider_server.pages.login import set_password
+    from provider_server.program.pages.login import set_password
 
     password = secrets.token_urlsafe(PASSWORD_BYTES)
     set_password(homes / "provider", password, secrets.token_bytes(SALT_BYTES))

@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from crypto.errors import PharoahError
-from federation.runtime.visible import reason
+from federation.base.visible import reason
 
 
 class PictureNotSaved(PharoahError):

@@ -1,1 +1,1 @@
-"""The tenant client: describes workloads, records failures, counts and contributes. No readable data leaves."""
+"""The tenant client, in three floors: doctor, rounds, program. No readable data leaves."""

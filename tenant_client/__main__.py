@@ -8,7 +8,7 @@ from pathlib import Path
 def main() -> None:
     """Runs the command line."""
     _look_among_the_jobs_modules_last()
-    from tenant_client.cli import app
+    from tenant_client.program.cli import app
 
     app(prog_name="pharoah-tenant")
 

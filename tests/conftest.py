@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from federation.runtime import tls
+from federation.base import tls
 from tests.selection import pytest_addoption as pytest_addoption, pytest_configure as pytest_configure
 from tests.support.factories import Cast
 from tests.support.postgres import postgresql as postgresql  # a fixture, for whoever asks for it

@@ -34,7 +34,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-VERDICTS, JUDGEMENT = "provider_server/learning/verdicts.py", "federation/protocol/judgement.py"
+VERDICTS, JUDGEMENT = "provider_server/fleet/learning/verdicts.py", "federation/protocol/judgement.py"
 PLACES = (
     "crypto/*.py",
     "federation/protocol/*.py",

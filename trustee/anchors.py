@@ -3,9 +3,9 @@
 from crypto.errors import OutOfOrder, PeerFault
 from crypto.ids import TenantId
 from crypto.signing import SigningKey, name_of, open_signed_by, reopened
+from federation.base.sqlite import Connection, transaction
 from federation.protocol.anchors import NOTHING_BEFORE, Anchor, AnchorRequest
 from federation.protocol.directory import Directory
-from federation.runtime.sqlite import Connection, transaction
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS anchors (tenant BLOB PRIMARY KEY, message BLOB NOT NULL);\n"
 

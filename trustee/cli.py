@@ -1,6 +1,6 @@
 """`pharoah-trustee`: the command line of a trustee. Each verb is a function that is imported when it is called."""
 
-from federation.runtime.console import CommandLine, add_later
+from federation.base.console import CommandLine, add_later
 
 app = CommandLine(
     name="pharoah-trustee",

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from crypto.errors import BadSignature, DecodeError
-from federation.runtime.console import Console, HomeFolder
-from federation.runtime.homes import Role
-from federation.runtime.key_files import HomeError
-from federation.runtime.screen import say
+from federation.base.console import Console, HomeFolder
+from federation.base.homes import Role
+from federation.base.key_files import HomeError
+from federation.base.screen import say
 
 _console = Console("pharoah-trustee")
 failing, warn = _console.failing, _console.warn

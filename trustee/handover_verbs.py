@@ -9,12 +9,12 @@ import typer
 
 from crypto.codec import decode, is_labelled
 from crypto.signing import Signed
+from federation.base.console import AsJson, InputFile
+from federation.base.screen import show, show_json
 from federation.protocol import succession
 from federation.protocol.ceremony import Committee
 from federation.protocol.enrolment import TrusteeCard, fingerprint, open_trustee_card
 from federation.protocol.seats import Handover
-from federation.runtime.console import AsJson, InputFile
-from federation.runtime.screen import show, show_json
 from trustee import home as trustee_home
 from trustee.console import TrusteeHome, about, failing, tell, write_new
 

@@ -25,13 +25,13 @@ from crypto.masking import MaskKey
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
 from crypto.threshold import KeyShare
+from federation.base.clock import SECONDS_PER_HOUR
+from federation.base.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
+from federation.base.pinned_directory import NotEnrolled, pinned
+from federation.base.sqlite import Connection, create_file
 from federation.protocol.ceremony import Committee, KeptShare
 from federation.protocol.directory import Chain, Directory
 from federation.protocol.enrolment import SealingKey, TrusteeCard, host_of, open_trustee_card
-from federation.runtime.clock import SECONDS_PER_HOUR
-from federation.runtime.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
-from federation.runtime.pinned_directory import NotEnrolled, pinned
-from federation.runtime.sqlite import Connection, create_file
 from federation.transport.certificates import Certificate, hosts_of, issue
 from trustee.trustee import Trustee, TrusteeLimits
 

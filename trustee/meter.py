@@ -12,10 +12,10 @@ from collections.abc import Callable, Set as AbstractSet
 
 from crypto.errors import QuotaExceeded, Refusal
 from crypto.ids import Digest, TenantId
+from federation.base.sqlite import Connection, transaction
 from federation.protocol.directory import Directory
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.round_messages import EvaluationRequest
-from federation.runtime.sqlite import Connection, transaction
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS joined (tenant BLOB PRIMARY KEY, seen_h REAL NOT NULL);

@@ -10,11 +10,11 @@ from datetime import datetime
 from pathlib import Path
 
 from crypto.ristretto import RandomBytes
+from federation.base.clock import SECONDS_PER_HOUR
+from federation.base.key_files import read
+from federation.base.pinned_directory import NotEnrolled
+from federation.base.visible import counted_as
 from federation.protocol.enrolment import fingerprint
-from federation.runtime.clock import SECONDS_PER_HOUR
-from federation.runtime.key_files import read
-from federation.runtime.pinned_directory import NotEnrolled
-from federation.runtime.visible import counted_as
 from federation.transport.certificates import EXPIRES_SOON_D, days_left
 from trustee import home as trustee_home
 from trustee.trustee import Trustee, TrusteeLimits

@@ -7,8 +7,8 @@
 
 from crypto.errors import PlanRefused
 from crypto.ids import MaskPublicKey, RoundId
+from federation.base.sqlite import Connection
 from federation.protocol.plan import Plan
-from federation.runtime.sqlite import Connection
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS places (

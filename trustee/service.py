@@ -6,9 +6,9 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from federation.runtime.clock import now_hour
-from federation.runtime.key_files import read
-from federation.runtime.settings import BadSettings
+from federation.base.clock import now_hour
+from federation.base.key_files import read
+from federation.base.settings import BadSettings
 from federation.transport.certificates import WARN_EVERY_S, warn_of_end
 from federation.transport.introductions import parties
 from trustee import home as trustee_home

@@ -44,6 +44,9 @@ from crypto.masking import MaskStream, Words
 from crypto.ristretto import Element, RandomBytes, mul_base
 from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed_by
 from crypto.threshold import KeyShare
+from federation.base.clock import SECONDS_PER_HOUR
+from federation.base.pinned_directory import pin
+from federation.base.sqlite import Connection, reporting, transaction
 from federation.protocol.directory import Directory, SeatsChanged, open_of_seat
 from federation.protocol.endorsed import EndorsedSet
 from federation.protocol.noise import open_groups
@@ -61,9 +64,6 @@ from federation.protocol.round_messages import (
     UnmaskShare,
 )
 from federation.protocol.subjects import TOKEN_DIMENSIONS
-from federation.runtime.clock import SECONDS_PER_HOUR
-from federation.runtime.pinned_directory import pin
-from federation.runtime.sqlite import Connection, reporting, transaction
 from trustee import anchors, meter, places
 
 _SCHEMA = """

@@ -15,6 +15,12 @@ from typing import Annotated, TypedDict
 
 import typer
 
+from federation.base import logs
+from federation.base.console import AsJson, InputFile
+from federation.base.logs import Format
+from federation.base.screen import show, show_json
+from federation.base.settings import load
+from federation.base.visible import counted_as, short
 from federation.protocol import ceremony
 from federation.protocol.ceremony import CeremonyRefused, kind_of
 from federation.protocol.enrolment import (
@@ -27,12 +33,6 @@ from federation.protocol.enrolment import (
     open_trustee_card,
 )
 from federation.protocol.invitation import accept
-from federation.runtime import logs
-from federation.runtime.console import AsJson, InputFile
-from federation.runtime.logs import Format
-from federation.runtime.screen import show, show_json
-from federation.runtime.settings import load
-from federation.runtime.visible import counted_as, short
 from federation.transport.certificates import ends, hosts_of
 from trustee import home as trustee_home, overview, service
 from trustee.console import TrusteeHome, about, failing, tell, warn, write_new

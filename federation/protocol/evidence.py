@@ -3,7 +3,7 @@
     posterior of the ratio ~ prior x what other pairs lend x likelihood of all contributions x that of own failures
 
 A tenant whose contributions are behind the findings must not count them twice: `rounds` names the rounds whose
-contributions are in, so that it knows which of its own are (`tenant_client.advice.own_history`).
+contributions are in, so that it knows which of its own are (`tenant_client.doctor.advice.own_history`).
 
 Ratios are on the grid of `federation.protocol.ratio_likelihood`, which has `LEVELS` of them.
 """

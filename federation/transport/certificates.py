@@ -3,7 +3,7 @@
 Whoever knows the signing key of a provider or trustee trusts what `issue` makes with it (`crypto.roots`), each in its
 time, and so an owner renews a certificate alone. One of `make_certificate` is signed by itself: its callers pin just
 that one. Neither may vouch for another (it is no CA). ECDSA on P-256, used in TLS 1.3 alone: the tenants' port has that
-as its lowest version, gRPC servers and callers have it from `federation.runtime.tls`. Every name and address that
+as its lowest version, gRPC servers and callers have it from `federation.base.tls`. Every name and address that
 callers use must be among `hosts`, since they check it.
 
 Not promised: revocation. Whoever steals the key of an issued certificate can pass for its server until the end of it.

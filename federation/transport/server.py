@@ -41,8 +41,8 @@ from typing import Any, Self, TypeVar
 
 import grpc
 
+from federation.base import tls
 from federation.protocol.services import CEILINGS
-from federation.runtime import tls
 from federation.transport.admission import DEFAULT_LIMITS, Awaited, Method, ServerLimits
 from federation.transport.handlers import Handler, Handlers, Stream
 from federation.transport.health import StandardServices

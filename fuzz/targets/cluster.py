@@ -17,10 +17,10 @@ from provider_server.fleet.fabric import Fabric, FabricHealth, routes
 from provider_server.fleet.fabric_files import FabricError, cables_of
 from provider_server.fleet.outage_files import UnusableOutages, read_outages
 from provider_server.fleet.slurm import UnusableSlurm, read_starts
-from provider_server.intake.lease_events import FAULTS, BadLeases, Change, decoded, hours
-from provider_server.intake.slurm import events_of
-from tenant_client.admission.affinity import kept_from, names_context
-from tenant_client.admission.review import PREFERRED, REQUIRED, read_review
+from provider_server.rounds.intake.lease_events import FAULTS, BadLeases, Change, decoded, hours
+from provider_server.rounds.intake.slurm import events_of
+from tenant_client.program.admission.affinity import kept_from, names_context
+from tenant_client.program.admission.review import PREFERRED, REQUIRED, read_review
 
 RULE = {"key": "zone", "operator": "In", "values": ["a"]}
 AFFINITY = {

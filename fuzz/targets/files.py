@@ -4,14 +4,14 @@ import zlib
 from contextlib import suppress
 
 from crypto.codec import encode
+from federation.base import catalogue_file
 from federation.protocol.bundle import SKETCH_BYTES, Catalogue, CatalogueEntry
-from federation.runtime import catalogue_file
 from fuzz.targets.inputs import REPOSITORY, as_file, folder
 from fuzz.targets.target import require, target
 from simulation.cloud import scenario
-from tenant_client.diagnosis import filter_rules, lessons
+from tenant_client.doctor.diagnosis import filter_rules, lessons
+from tenant_client.doctor.run.hook import progress
 from tenant_client.rounds import policy
-from tenant_client.run.hook import progress
 
 
 @target(

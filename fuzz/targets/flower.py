@@ -7,7 +7,7 @@ from crypto.errors import DecodeError
 from federation.protocol.queries import BLOB, RECORD, unwrap, wrap
 from federation.transport.flower_wire import UNREADABLE, message_object, pack, unpack
 from fuzz.targets.target import require, target
-from tenant_client.network.flower import ConfigRecord, Error, Message, RecordDict, message_pb2
+from tenant_client.rounds.network.flower import ConfigRecord, Error, Message, RecordDict, message_pb2
 
 LENGTH_BYTES = 3
 

@@ -7,7 +7,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from federation.runtime.reading import CappedReader, ReadLimits
+from federation.base.reading import CappedReader, ReadLimits
 
 LIMITS = ReadLimits(total_bytes=1 << 20, archive_members=64, records=10_000)
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from xml.etree import ElementTree as ET
 
-from federation.runtime.hostlist import hostlist
-from federation.runtime.reading import SourceError, lines
-from federation.runtime.route import picture
+from federation.base.hostlist import hostlist
+from federation.base.reading import SourceError, lines
+from federation.base.route import picture
 from fuzz.targets.inputs import LIMITS, REPOSITORY, as_file, reader
 from fuzz.targets.target import require, target
-from tenant_client.diagnosis.diagnose import explain, gather, hints
-from tenant_client.diagnosis.lessons import Lessons
-from tenant_client.diagnosis.rank_graph import HealthMarks, graph_of, routes
-from tenant_client.sources import elastic, job_log, kernel_log, nccl_log, scheduler
-from tenant_client.sources.evidence import Evidence
-from tenant_client.sources.nccl_topology import topology_of
+from tenant_client.doctor.diagnosis.diagnose import explain, gather, hints
+from tenant_client.doctor.diagnosis.lessons import Lessons
+from tenant_client.doctor.diagnosis.rank_graph import HealthMarks, graph_of, routes
+from tenant_client.doctor.sources import elastic, job_log, kernel_log, nccl_log, scheduler
+from tenant_client.doctor.sources.evidence import Evidence
+from tenant_client.doctor.sources.nccl_topology import topology_of
 
 
 def logs(*names: str) -> Callable[[], Iterator[bytes]]:

@@ -8,13 +8,20 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from federation.runtime.reading import SourceError, open_inputs
+from federation.base.reading import SourceError, open_inputs
 from fuzz.targets.inputs import LIMITS, as_file, reader
 from fuzz.targets.target import require, target
-from tenant_client.diagnosis.collectives.ras import analyse_ras, ras_evidence
-from tenant_client.diagnosis.stragglers.waits import waits
-from tenant_client.sources import closed_pickle, execution_trace, flight_recorder, kineto, nccl_inspector, nccl_ras
-from tenant_client.sources.trace import Trace
+from tenant_client.doctor.diagnosis.collectives.ras import analyse_ras, ras_evidence
+from tenant_client.doctor.diagnosis.stragglers.waits import waits
+from tenant_client.doctor.sources import (
+    closed_pickle,
+    execution_trace,
+    flight_recorder,
+    kineto,
+    nccl_inspector,
+    nccl_ras,
+)
+from tenant_client.doctor.sources.trace import Trace
 
 
 def some_kineto() -> Iterator[bytes]:

@@ -1,1 +1,1 @@
-"""What the provider knows of its own: leases and hardware telemetry."""
+"""What the machines say, and what is learnt: telemetry, analysis, learning, hints. Knows no tenant's secrets."""

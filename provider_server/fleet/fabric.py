@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set as Abstra
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from federation.runtime.route import Hop, HopHealth, Route, worst
+from federation.base.route import Hop, HopHealth, Route, worst
 
 _SHOWN = 8
 

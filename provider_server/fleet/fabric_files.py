@@ -22,8 +22,8 @@ from typing import Any
 import msgspec
 
 from crypto.errors import PharoahError
-from federation.runtime.hostlist import hostlist
-from federation.runtime.reading import ReadLimits, SourceError, form_of, is_text, of_form, open_inputs
+from federation.base.hostlist import hostlist
+from federation.base.reading import ReadLimits, SourceError, form_of, is_text, of_form, open_inputs
 from provider_server.fleet.fabric import Cable, CableEnd, Fabric
 from provider_server.fleet.telemetry.inventory import Inventory
 

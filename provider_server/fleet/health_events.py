@@ -21,8 +21,8 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from crypto.errors import DecodeError
-from federation.runtime.clock import SECONDS_PER_HOUR
-from federation.runtime.foreign import MALFORMED
+from federation.base.clock import SECONDS_PER_HOUR
+from federation.base.foreign import MALFORMED
 
 OURS = "pharoah"
 FORMS = "neither HealthEvents of NVSentinel nor nodes of Kubernetes or Slurm"

@@ -31,9 +31,9 @@ import msgspec
 import polars as pl
 
 from crypto.errors import DecodeError, PharoahError
-from federation.runtime.foreign import MALFORMED
-from federation.runtime.reading import ReadLimits, SourceError, form_of, is_text, open_inputs
-from federation.runtime.visible import counted_as
+from federation.base.foreign import MALFORMED
+from federation.base.reading import ReadLimits, SourceError, form_of, is_text, open_inputs
+from federation.base.visible import counted_as
 from provider_server.fleet.health_events import documents, outages_told
 from provider_server.fleet.slurm_nodes import events_of, events_told
 

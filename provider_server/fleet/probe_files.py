@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from crypto.errors import PharoahError
-from federation.runtime.clock import SECONDS_PER_HOUR
+from federation.base.clock import SECONDS_PER_HOUR
 
 COLUMNS = ("node", "test", "at")
 

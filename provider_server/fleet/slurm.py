@@ -22,8 +22,8 @@ from typing import Annotated
 import msgspec
 
 from crypto.errors import PharoahError
-from federation.runtime.foreign import LATEST_S, MALFORMED
-from federation.runtime.hostlist import hostlist
+from federation.base.foreign import LATEST_S, MALFORMED
+from federation.base.hostlist import hostlist
 
 REQUEUED = frozenset({"REQUEUED", "REQUEUE", "SPECIAL_EXIT", "REQUEUE_HOLD", "REQUEUE_FED"})
 _RESIZED = "RESIZING"

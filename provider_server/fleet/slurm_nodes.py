@@ -21,10 +21,10 @@ from itertools import pairwise, zip_longest
 
 import msgspec
 
+from federation.base.foreign import number
+from federation.base.hostlist import hostlist
+from federation.base.visible import counted_as
 from federation.protocol.toml_tables import convert, loads, shipped
-from federation.runtime.foreign import number
-from federation.runtime.hostlist import hostlist
-from federation.runtime.visible import counted_as
 
 COLUMNS = frozenset({"NodeName", "TimeStart", "TimeEnd", "State", "Reason"})
 UNKNOWN = "unknown"

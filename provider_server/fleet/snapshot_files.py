@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from crypto.errors import PharoahError
+from federation.base.visible import short
 from federation.protocol.snapshots import THING, Snapshot, kind_of
-from federation.runtime.visible import short
 from provider_server.fleet.telemetry.inventory import Inventory, Node
 
 Features = dict[str, dict[str, str]]

@@ -1,1 +1,1 @@
-"""A round, from its plan to its release: enrolment, leases, groups, masks, the gate."""
+"""What tenants' counts add up to: round, release, store, online service, intake."""

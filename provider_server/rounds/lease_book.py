@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from crypto.ids import LeaseId
 from crypto.signing import SigningKey, reopened
+from federation.base.clock import SECONDS_PER_HOUR
 from federation.protocol.directory import Directory
 from federation.protocol.plan import Plan
-from federation.runtime.clock import SECONDS_PER_HOUR
 from provider_server.fleet.leases import Lease, context_tokens
 from provider_server.rounds.members import Members
-from provider_server.store.store import NOWHERE, Store
+from provider_server.rounds.store.store import NOWHERE, Store
 
 if TYPE_CHECKING:
     from provider_server.fleet.parts import FabricParts

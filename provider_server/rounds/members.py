@@ -10,7 +10,7 @@ from crypto.signing import SigningKey
 from federation.protocol.directory import Chain, Directory, Member, next_entry, pass_keys, reseating
 from federation.protocol.round_messages import DirectoryUpdate
 from federation.protocol.seats import TrusteeRecord
-from provider_server.store.store import Store
+from provider_server.rounds.store.store import Store
 
 
 class RetiredNodeKey(Refusal):

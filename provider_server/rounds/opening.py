@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from crypto.masking import Words, add_words
 from federation.protocol.noise import from_ring, noise_variances
 from provider_server.fleet.exposure import expose
+from provider_server.fleet.release import Answered, Release, slices_of, to_bytes
 from provider_server.rounds import release as gate
 from provider_server.rounds.ceilings import GroupSum, units_of
 from provider_server.rounds.grouping import TenantScores, accepted, judge
 from provider_server.rounds.round import Round
-from provider_server.store.store import Store
+from provider_server.rounds.store.store import Store
 
 
-def open_release(round_: Round, store: Store, scores: TenantScores) -> gate.Release:
+def open_release(round_: Round, store: Store, scores: TenantScores) -> Release:
     """Releases the sum of the groups whose counts are possible, and stores it; PoisonedRound if most are not.
 
     `scores` are those of tenants before the round.
@@ -23,15 +24,15 @@ def open_release(round_: Round, store: Store, scores: TenantScores) -> gate.Rele
     sums = _group_sums(round_, opened)
     judgement = judge(sums, units_of(plan, leases, hours), scores.rates())
     sound = accepted(sums, judgement)
-    answered = [gate.Answered(tenant, hours[tenant]) for at in sound for tenant in round_.groups[at]]
+    answered = [Answered(tenant, hours[tenant]) for at in sound for tenant in round_.groups[at]]
     release = gate.release(
         plan,
         add_words(opened[at] for at in sound),
         answered,
-        expose(plan, gate.slices_of(plan, answered, leases)),
+        expose(plan, slices_of(plan, answered, leases)),
         smallest_group=round_.smallest_group,
     )
-    round_.release(gate.to_bytes(release), scores.after(judgement).to_dict())
+    round_.release(to_bytes(release), scores.after(judgement).to_dict())
     return release
 
 

@@ -1,6 +1,6 @@
 """The provider's side of the federation: members, leases, and the steps of a round.
 
-`provider_server.week` calls these steps in order. A tenant's bad answer costs only that tenant its place in the round.
+`provider_server.rounds.week` calls these steps in order. A tenant's bad answer costs only that tenant its place.
 Learning from releases is the `Publisher`'s task.
 """
 
@@ -29,7 +29,7 @@ from federation.protocol.round_messages import (
 from federation.protocol.seats import MASK_SEATS, TrusteeRecord
 from federation.protocol.service_messages import Notice
 from provider_server.fleet.parts import FabricParts
-from provider_server.rounds import release as gate
+from provider_server.fleet.release import Release
 from provider_server.rounds.grouping import TenantScores, assign
 from provider_server.rounds.lease_book import LeaseBook
 from provider_server.rounds.opening import open_release
@@ -44,8 +44,8 @@ from provider_server.rounds.planning import (
 )
 from provider_server.rounds.round import Grouping, Round, new_round
 from provider_server.rounds.schedule import Window, window_of
-from provider_server.store.round_store import ENDED, KeptRound
-from provider_server.store.store import Store
+from provider_server.rounds.store.round_store import ENDED, KeptRound
+from provider_server.rounds.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -270,11 +270,11 @@ class Provider(LeaseBook):
         directory = self.members.chain.at(plan.directory)
         return evidence(plan, self._ownerships(plan.epoch, directory, plan.first_hour, plan.end_hour))
 
-    def release(self, round_: Round) -> gate.Release:
+    def release(self, round_: Round) -> Release:
         """Releases the sum of the groups whose counts are possible, and stores it; PoisonedRound if most are not."""
         return open_release(round_, self.store, self.suspicion())
 
-    def left_out(self, release: gate.Release) -> int:
+    def left_out(self, release: Release) -> int:
         """The number of contributions to a released round that do not count: their groups had impossible counts."""
         request = self.store.rounds.get(release.plan.round_id).request or b""
         return len(reopened(UnmaskRequest, request).contributors) - release.contributors
@@ -319,7 +319,7 @@ class Provider(LeaseBook):
 
         The founding members, and 0, before the first. Tenants rely on no more than they have seen enrolled.
         """
-        last = gate.newest_of(self.store)
+        last = self.store.newest_release()
         if last is None:
             return len(self.members.chain.founding.members), 0
         return len(self.members.chain.at(last.plan.directory).members), last.smallest_group

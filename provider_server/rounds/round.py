@@ -24,6 +24,7 @@ from crypto.errors import CohortTooSmall, PeerFault
 from crypto.ids import TenantId
 from crypto.masking import Words, words_from_bytes
 from crypto.signing import SigningKey, name_of, open_signed, reopened
+from federation.base.visible import counted_as
 from federation.protocol.directory import Directory, open_of_seat
 from federation.protocol.endorsed import EndedRound, EndorsedSet, uncounted_since
 from federation.protocol.noise import open_groups
@@ -37,8 +38,7 @@ from federation.protocol.round_messages import (
     UnmaskShare,
     opened_contribution,
 )
-from federation.runtime.visible import counted_as
-from provider_server.store.round_store import TRANSITIONS, Answer, Outcome, RoundState, RoundStore, Step
+from provider_server.rounds.store.round_store import TRANSITIONS, Answer, Outcome, RoundState, RoundStore, Step
 
 Grouping = Callable[[Sequence[TenantId]], Sequence[Sequence[TenantId]]]
 

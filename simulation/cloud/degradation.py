@@ -6,10 +6,11 @@ The cloud gives every lease one level for life, and its contexts levels that ris
 Here each node of a lease begins at the level of its lease and may rise within it: each of the steps that it has not
 taken yet comes at the rate by which the context's share of taken steps grows. Failures follow the true level at once.
 
-*Severity* is what a score would be without noise (`provider_server.analysis.buildup`): it lies within the band of its
-level, and before a rise it climbs, `HOURS_PER_DOUBLING` for a doubling of errors, so as to cross the threshold `LEAD_H`
-before the hazard follows. Errors of an hour are a gamma-Poisson count whose mean keeps the decayed total at that
-severity. Score and latches are those of `BuildUp` for one counter among peers that show nothing; tests compare the two.
+*Severity* is what a score would be without noise (`provider_server.fleet.analysis.buildup`): it lies within the band of
+its level, and before a rise it climbs, `HOURS_PER_DOUBLING` for a doubling of errors, so as to cross the threshold
+`LEAD_H` before the hazard follows. Errors of an hour are a gamma-Poisson count whose mean keeps the decayed total at
+that severity. Score and latches are those of `BuildUp` for one counter among peers that show nothing; tests compare
+the two.
 
 Not modelled: nodes that recover within a lease; several signals at once, or one that fails silently; storms that peers
 share; load. After the first failure of a node that had risen, one like those of the beginning takes its place.
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.random import Generator
 
 from federation.protocol.plan import HOURS_PER_WEEK
-from provider_server.analysis.buildup import CALM_H, CAP, DOWN, LEVELS, UP, signals
+from provider_server.fleet.analysis.buildup import CALM_H, CAP, DOWN, LEVELS, UP, signals
 from simulation.cloud.cloud import Cloud
 from simulation.cloud.profiles import Floats, Ints
 from simulation.cloud.truth import Hazard

@@ -10,10 +10,10 @@ import numpy as np
 from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.life_table import PER_NODE_HOURS
 from federation.protocol.plan import HOURS_PER_WEEK
-from provider_server.analysis.buildup import BuildUp
-from provider_server.analysis.contexts import Context, ContextMap
-from provider_server.analysis.intervals import NORMAL_95
-from provider_server.learning.hardware import Kept, label_of
+from provider_server.fleet.analysis.buildup import BuildUp
+from provider_server.fleet.analysis.contexts import Context, ContextMap
+from provider_server.fleet.analysis.intervals import NORMAL_95
+from provider_server.fleet.learning.hardware import Kept, label_of
 from simulation.cloud.cloud import Cloud
 from simulation.cloud.profiles import Ints
 

@@ -15,7 +15,7 @@ Not promised: the exact expected number. Faults that would come while a node is 
 a tenth to a fifth at 4 to 6 faults per 1,000 node-days; most at the rates of `standard`, where nodes fail every week.
 
 Source: Neyman and Scott, JRSS B 20, 1958 (cluster processes). `node_faults.toml` says what the numbers were fitted to.
-They are of another form than those of `provider_server.analysis.probation`, which is judged on such faults.
+They are of another form than those of `provider_server.fleet.analysis.probation`, which is judged on such faults.
 """
 
 import tomllib

@@ -9,7 +9,7 @@ from crypto.ids import TenantId
 from federation.protocol.life_table import Floats
 from federation.protocol.noise import Integers
 from federation.protocol.plan import HOURS_PER_WEEK
-from provider_server.rounds.release import Release
+from provider_server.fleet.release import Release
 from tenant_client.rounds.tenant import Tenant
 
 

@@ -1,7 +1,7 @@
 """Evaluates hints: which degradations they announce in time, from the hazard of every lease, hour by hour.
 
 - Rates are the bundle's, levels those that telemetry shows (`simulation.cloud.degradation`); the provider's own
-  `provider_server.hints.episodes` decides on hints.
+  `provider_server.fleet.hints.episodes` decides on hints.
 - A user who follows hints writes a checkpoint when one is raised, and moves to other nodes when it escalates. The
   benefit is counted at the first failure of each degrading node, the cost at every hint.
 - Hints are those of a lease that stays where it is: actions do not change later hints.
@@ -20,8 +20,7 @@ from federation.protocol.bundle import Bundle
 from federation.protocol.life_table import PER_NODE_HOURS
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.service_messages import Action, HintState, Suspicion
-from provider_server.hints.episodes import Episodes, HintLimits, LeaseHazard, NodeHazard, lease_hazard
-from provider_server.store.hint_store import Draft
+from provider_server.fleet.hints.episodes import Draft, Episodes, HintLimits, LeaseHazard, NodeHazard, lease_hazard
 from simulation.cloud import degradation
 from simulation.cloud.profiles import Floats, Ints
 from simulation.judge.user_loop import WARNED_H, WITHIN_H, Costs, Trial, World, learning_weeks

@@ -1,7 +1,7 @@
 """What the tenants of a cloud know themselves until some hour, their own leases and failures, and what that tells them.
 
-`with_bundle` is what the program does (`tenant_client.advice.own_history`). `alone` is a tenant without federation: it
-expects of each of its leases the rate of all of them, and has the same prior as the provider, which is generous.
+`with_bundle` is what the program does (`tenant_client.doctor.advice.own_history`). `alone` is a tenant without
+federation: it expects of each of its leases the rate of all of them, and has the provider's prior, which is generous.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,8 +16,8 @@ from federation.protocol.evidence import Evidence
 from federation.protocol.life_table import PER_NODE_HOURS
 from simulation.cloud.profiles import Floats
 from simulation.judge.user_loop import Trial
-from tenant_client.advice.own_history import Joined, Joiner, join
-from tenant_client.records.own_leases import OwnLease
+from tenant_client.doctor.advice.own_history import Joined, Joiner, join
+from tenant_client.doctor.records.own_leases import OwnLease
 
 FOREVER_H = 1e6
 

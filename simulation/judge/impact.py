@@ -4,8 +4,8 @@
     their hazards, levels as telemetry shows them ─ Episodes ─▶ hints ─▶ degradations warned of in time, false hints
 
 Bundles, verdicts and hints are those of the programs (`publication.compose`, `federation.protocol.check.Checker`,
-`provider_server.hints.episodes.Episodes`); what fails follows the truth of the cloud. `docs/simulation.md` has every
-formula, where constants come from, and what is not modelled.
+`provider_server.fleet.hints.episodes.Episodes`); what fails follows the truth of the cloud. `docs/simulation.md`
+has every formula, where constants come from, and what is not modelled.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ from simulation.cloud.profiles import Floats, Ints
 from simulation.judge.hint_evaluation import foresee
 from simulation.judge.histories import Histories
 from simulation.judge.user_loop import Costs, Flags, Trial, World, learning_weeks
-from tenant_client.advice.own_history import Joined
-from tenant_client.records.own_leases import OwnLease
+from tenant_client.doctor.advice.own_history import Joined
+from tenant_client.doctor.records.own_leases import OwnLease
 
 Heeds = Callable[[Check], bool]
 

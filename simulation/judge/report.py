@@ -28,11 +28,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from rich.filesize import decimal
 
+from federation.base.visible import visible
+from federation.base.web.html import renderer
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import Floats
-from federation.runtime.visible import visible
-from federation.runtime.web.html import renderer
-from provider_server.pages.hazards import KNOWN_WITHIN, UNKNOWN
+from provider_server.program.pages.hazards import KNOWN_WITHIN, UNKNOWN
 
 Row = Mapping[str, Any]
 Draw = Callable[[Axes], None]

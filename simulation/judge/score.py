@@ -21,7 +21,7 @@ from federation.protocol.life_table import PER_NODE_HOURS, Floats
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.privacy_cost import plan_loss
 from provider_server.fleet.exposure import Slices
-from provider_server.rounds.release import Release
+from provider_server.fleet.release import Release
 from simulation.cloud.hardware import context_names, label
 from simulation.judge.impact import impact, on_mismatch
 from simulation.judge.side_by_side import learn_all

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from federation.protocol.bundle import Bundle
+from provider_server.fleet.learning.bundle import compose
+from provider_server.fleet.learning.findings import learn
 from provider_server.fleet.leases import Lease
-from provider_server.learning.bundle import compose
-from provider_server.learning.findings import learn
-from provider_server.rounds.release import Release
+from provider_server.fleet.release import Release
 from simulation.run.engines import Engine
 
 Batches = Sequence[Sequence[Release]]

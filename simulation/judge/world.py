@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.recurrent import Spells
+from provider_server.fleet.analysis.recurrent import Spells
 
 SHORTEST_H = 0.01  # a gap of nothing has no logarithm
 WEEK_D, MONTH_D = 7, 30

@@ -25,14 +25,14 @@ from federation.protocol.noise import Integers, NoiseSampler, SystemSampler
 from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.fleet.exposure import Slices
 from provider_server.fleet.leases import Lease
-from provider_server.network.grid_tenants import GridTenants
+from provider_server.fleet.release import Release
+from provider_server.rounds.network.grid_tenants import GridTenants
 from provider_server.rounds.planning import PlanSettings, make_plan
-from provider_server.rounds.release import Release
-from provider_server.week import federated_round
+from provider_server.rounds.week import federated_round
 from simulation.run.federation import Federation, found
 from simulation.run.local_grid import LocalGrid, local_task
-from tenant_client.network.flower_app import client_app
-from tenant_client.records.journal import Failure, Unit
+from tenant_client.doctor.records.journal import Failure, Unit
+from tenant_client.rounds.network.flower_app import client_app
 
 DEADLINE_S = 600.0
 DELTA = 1e-8

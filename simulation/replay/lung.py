@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from federation.protocol.life_table import Floats
 from federation.protocol.plan import Mechanism
+from provider_server.fleet.release import Release
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
-from provider_server.rounds.release import Release
 from simulation.replay.bands import band_of, quantile_bands
 from simulation.replay.lives import DELTA, Life, Replay
 from simulation.replay.survival import SurvivalCurve, survival_curve

@@ -20,8 +20,8 @@ import numpy as np
 
 from federation.protocol.life_table import Floats
 from federation.protocol.plan import Mechanism
+from provider_server.fleet.release import Release
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
-from provider_server.rounds.release import Release
 from simulation.replay.bands import band_of
 from simulation.replay.hidden_times import DIED, LEFT, hidden, plan_epsilon, survival_at_edges
 from simulation.replay.lives import DELTA, Life, Replay, passed_on

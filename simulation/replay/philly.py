@@ -19,11 +19,11 @@ from typing import Literal
 
 import numpy as np
 
+from federation.base.clock import SECONDS_PER_HOUR
 from federation.protocol.life_table import Floats
 from federation.protocol.plan import Mechanism
-from federation.runtime.clock import SECONDS_PER_HOUR
+from provider_server.fleet.release import Release
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
-from provider_server.rounds.release import Release
 from simulation.replay.bands import quantile_bands
 from simulation.replay.lives import DELTA, DataError, Life, Replay
 from simulation.replay.survival import SurvivalCurve, survival_curve

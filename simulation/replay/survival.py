@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, logit
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.intervals import NORMAL_95
+from provider_server.fleet.analysis.intervals import NORMAL_95
 from simulation.replay.bands import band_of
 
 MAX_STEPS = 200

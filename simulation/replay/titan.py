@@ -29,14 +29,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from federation.base.clock import SECONDS_PER_HOUR
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from federation.protocol.plan import Mechanism
-from federation.runtime.clock import SECONDS_PER_HOUR
-from provider_server.analysis.hazard import Cells, HazardFit, Kind, Model, fit_hazard, predict
+from provider_server.fleet.analysis.hazard import Cells, HazardFit, Kind, Model, fit_hazard, predict
 from provider_server.fleet.exposure import Slices
 from provider_server.fleet.leases import Lease
+from provider_server.fleet.release import Release
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
-from provider_server.rounds.release import Release
 from simulation.replay.bands import band_of, bands_from_departures
 from simulation.replay.lives import DELTA, DataError, Life, Replay
 

@@ -21,9 +21,9 @@ import numpy as np
 
 from federation.protocol.life_table import Floats
 from federation.protocol.plan import Mechanism
-from provider_server.analysis.hazard import HazardFit
+from provider_server.fleet.analysis.hazard import HazardFit
+from provider_server.fleet.release import Release
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
-from provider_server.rounds.release import Release
 from simulation.replay.hidden_times import DIED, expected_hours, hidden, plan_epsilon
 from simulation.replay.lives import DELTA, Life, Replay, passed_on
 from simulation.replay.titan import (

@@ -22,8 +22,8 @@ from pathlib import Path
 from crypto.ids import LeaseId
 from federation.protocol.plan import HOURS_PER_WEEK
 from simulation.run.processes import Places, provider, tenant_names, workload
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Failure, Journal, Unit
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Failure, Journal, Unit
 
 UNITS, NODES, RAILS, SPINES = 8, 4, 2, 2
 JOB_NODES = 4

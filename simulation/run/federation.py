@@ -14,16 +14,16 @@ from crypto import threshold
 from crypto.ids import EncodedElement, VerifyKey
 from crypto.masking import MaskKey
 from crypto.signing import SigningKey
+from federation.base.key_files import read_key
 from federation.protocol.directory import NOTHING_BEFORE, DirectoryEntry, Member
 from federation.protocol.noise import NoiseSampler, SystemSampler
 from federation.protocol.seats import TrusteeRecord
-from federation.runtime.key_files import read_key
-from provider_server.home import create as create_provider, open_publisher
-from provider_server.learning.publisher import Publisher
+from provider_server.rounds.home import create as create_provider, open_publisher
 from provider_server.rounds.planning import PlanSettings
 from provider_server.rounds.provider import Provider
-from provider_server.store.store import Store
-from tenant_client.home import create, open_tenant, pin
+from provider_server.rounds.publisher import Publisher
+from provider_server.rounds.store.store import Store
+from tenant_client.rounds.home import create, open_tenant, pin
 from tenant_client.rounds.tenant import Tenant
 from trustee.trustee import Trustee, TrusteeLimits
 

@@ -23,7 +23,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 
-from provider_server.network.flower_app import task_identity
+from provider_server.rounds.network.flower_app import task_identity
 
 RUN_ID = 1
 SERVER_NODE_ID = 1

@@ -15,11 +15,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from federation.runtime.key_files import read
-from provider_server.home import CONTROL
-from provider_server.network.superlink import registered_nodes
+from federation.base.key_files import read
+from provider_server.rounds.home import CONTROL
+from provider_server.rounds.network.superlink import registered_nodes
 from simulation.run.processes import Places, program, wait_until_ready
-from tenant_client.network.flower_node import NodeKey
+from tenant_client.rounds.network.flower_node import NodeKey
 
 LOOK_S, PATIENCE_S = 1.0, 120.0
 

@@ -49,7 +49,7 @@ class Grounds:
         cls, root: Path, tenants: int, *, provider_seed: bytes | None = None, database: str | None = None
     ) -> "Grounds":
         """A provider's store with tenants and a bundle, below `root` or at a URL, and a certificate."""
-        from provider_server.store.store import Store
+        from provider_server.rounds.store.store import Store
         from simulation.run.federation import founding_entry, make_group_key, unattended_seats
 
         made = make_certificate([HOST], datetime.now(UTC))
@@ -69,7 +69,7 @@ class Grounds:
     def provider(self) -> "Provider":
         """The provider on that store."""
         from provider_server.rounds.provider import Provider
-        from provider_server.store.store import Store
+        from provider_server.rounds.store.store import Store
 
         store = Store(self.root / "provider.db", create=False)
         return Provider(SigningKey(self.provider_seed), bytes(32), _settings(), store, os.urandom)
@@ -81,7 +81,7 @@ class Grounds:
 
 
 def _settings() -> "PlanSettings":
-    from provider_server.settings import PlanTable
+    from provider_server.rounds.settings import PlanTable
 
     return PlanTable().settings
 
@@ -148,8 +148,8 @@ class ServerLoad:
 
 def _serve(grounds: Grounds, core: int, line: Connection) -> None:
     """Serves until the line is closed, and says how it is whenever it is asked."""
-    from provider_server.online.service import serve_online
-    from provider_server.online.sessions import Sessions, session_key
+    from provider_server.rounds.online.service import serve_online
+    from provider_server.rounds.online.sessions import Sessions, session_key
 
     settle(core)
     sessions = Sessions(session_key(grounds.provider_seed), time.time)

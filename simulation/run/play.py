@@ -19,22 +19,22 @@ from federation.protocol.bundle import Bundle, CatalogueEntry
 from federation.protocol.noise import Integers
 from federation.protocol.plan import HOURS_PER_WEEK, Plan
 from federation.protocol.queries import Query
+from provider_server.fleet.learning.hardware import keep
 from provider_server.fleet.leases import Lease
-from provider_server.learning.hardware import keep
-from provider_server.network.grid_tenants import GridTenants
+from provider_server.fleet.release import Release
+from provider_server.rounds.network.grid_tenants import GridTenants
 from provider_server.rounds.planning import PlanSettings
-from provider_server.rounds.release import Release
-from provider_server.week import Stage, Tenants, federated_week
+from provider_server.rounds.week import Stage, Tenants, federated_week
 from simulation.cloud import cloud as world
 from simulation.cloud.hardware import fleet, label
 from simulation.cloud.profiles import WorkloadProfile
 from simulation.cloud.scenario import Scenario
 from simulation.run.federation import Federation, found
 from simulation.run.local_grid import LocalGrid, local_task
-from tenant_client.network.flower_app import client_app
-from tenant_client.records.journal import Failure
+from tenant_client.doctor.records.journal import Failure
+from tenant_client.doctor.workload.descriptor import Descriptor, own_sketch
+from tenant_client.rounds.network.flower_app import client_app
 from tenant_client.rounds.tenant import StartedLease
-from tenant_client.workload.descriptor import Descriptor, own_sketch
 
 DEADLINE_S = 600.0
 FOREVER_H = 1e5

@@ -21,10 +21,10 @@ from socket import SO_REUSEADDR, SOL_SOCKET, socket
 from crypto.errors import PharoahError
 from crypto.ids import LeaseId
 from federation.protocol.plan import HOURS_PER_WEEK
-from provider_server.operations.admin import HeldRound
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Failure, Journal, Unit
-from tenant_client.workload.descriptor import Descriptor
+from provider_server.program.operations.admin import HeldRound
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Failure, Journal, Unit
+from tenant_client.doctor.workload.descriptor import Descriptor
 
 START_S, VERB_S = 240.0, 300.0  # on a machine that has much else to do
 STOP_S = 20.0
@@ -226,7 +226,7 @@ def _lease(journal: Journal, home: Path, number: int, start_hour: int, lease: in
 def tenant_names(places: Places) -> dict[Path, str]:
     """Each tenant's id, by home."""
     from crypto.signing import SigningKey, tenant_id
-    from federation.runtime.key_files import read_key
+    from federation.base.key_files import read_key
 
     return {home: str(tenant_id(SigningKey(read_key(home / "signing.key")).public)) for home in places.tenant_homes}
 

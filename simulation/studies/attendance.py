@@ -32,17 +32,18 @@ from federation.protocol.attendance import Shares
 from federation.protocol.noise import Integers, NoiseSampler, SystemSampler
 from federation.protocol.plan import Plan
 from provider_server.fleet.exposure import Slices, expose
-from provider_server.learning.findings import learn
+from provider_server.fleet.learning.findings import learn
+from provider_server.fleet.release import Answered, Release
 from provider_server.rounds.planning import MarginalSpec, make_plan
-from provider_server.rounds.release import Answered, Release, release
-from provider_server.settings import PlanTable
+from provider_server.rounds.release import release
+from provider_server.rounds.settings import PlanTable
 from simulation.cloud.scenario import load
 from simulation.run.engine_options import Address, EngineKind
 from simulation.run.engines import Kind
 from simulation.studies import learning
 from simulation.studies.learning import NO_TRUSTEE, SELECTION_KEY, Year
 from simulation.studies.study import Quick, Seed, Table, by_seed
-from tenant_client.records.journal import LabelledFailure
+from tenant_client.doctor.records.journal import LabelledFailure
 from tenant_client.rounds.counts import build_tables
 
 Answering = NDArray[np.bool_]

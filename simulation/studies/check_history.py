@@ -26,9 +26,9 @@ from federation.protocol.check import Checker
 from federation.protocol.judgement import HARMFUL_RATIO
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.ratio_likelihood import LOG_RATIOS
-from provider_server.learning.bundle import compose
-from provider_server.learning.findings import learn
-from provider_server.rounds.release import Release
+from provider_server.fleet.learning.bundle import compose
+from provider_server.fleet.learning.findings import learn
+from provider_server.fleet.release import Release
 from simulation.judge.histories import Histories, alone, with_bundle
 from simulation.judge.user_loop import Trial
 from simulation.run.engine_options import Address, EngineKind

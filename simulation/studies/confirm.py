@@ -14,9 +14,17 @@ from numpy.random import Generator
 
 from federation.protocol.service_messages import CheckVerdict
 from simulation.studies.study import Figures, Only, Table, figures
-from tenant_client.confirm.criteria import BOUND, Criterion, NoCriterion, judge, learn, one_sided, published_distance
-from tenant_client.confirm.machine import CPU, Target
-from tenant_client.confirm.sample import Rates, Sample
+from tenant_client.program.confirm.criteria import (
+    BOUND,
+    Criterion,
+    NoCriterion,
+    judge,
+    learn,
+    one_sided,
+    published_distance,
+)
+from tenant_client.program.confirm.machine import CPU, Target
+from tenant_client.program.confirm.sample import Rates, Sample
 
 ALPHA = 0.95
 SLOWER = (1.0, 1.1, 1.3)

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from federation.protocol.plan import HOURS_PER_WEEK
-from provider_server.learning.findings import learn
-from provider_server.learning.links import Names, renamed
+from provider_server.fleet.learning.findings import learn
+from provider_server.fleet.learning.links import Names, renamed
 from simulation.cloud.scenario import Scenario
 from simulation.studies import attendance, learning
 from simulation.studies.study import Quick, Seed, Seeds, Table, tracked

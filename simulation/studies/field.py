@@ -37,10 +37,10 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.noise import NoiseSampler, SystemSampler
 from federation.protocol.plan import HOURS_PER_WEEK
-from provider_server.analysis.mismatch import WORSE_FROM
+from provider_server.fleet.analysis.mismatch import WORSE_FROM
+from provider_server.fleet.learning.findings import Findings, learn
 from provider_server.fleet.own_failures import OwnFailure, OwnRecord
-from provider_server.learning.findings import Findings, learn
-from provider_server.rounds.release import Release
+from provider_server.fleet.release import Release
 from simulation.cloud.profiles import Floats
 from simulation.cloud.visibility import visible
 from simulation.run.engine_options import Address, EngineKind

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from federation.protocol.causes import CAUSES, Domain
-from provider_server.settings import PlanTable
+from provider_server.rounds.settings import PlanTable
 from simulation.cloud.scenario import Scenario, load
 from simulation.studies import learning
 from simulation.studies.learning import Telling

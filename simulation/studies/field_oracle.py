@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from federation.protocol.noise import opened_shares
-from provider_server.rounds.release import Release
+from provider_server.fleet.release import Release
 from simulation.cloud.profiles import Floats
 from simulation.studies.learning import Year
 

@@ -6,7 +6,7 @@ from itertools import combinations
 import msgspec
 import numpy as np
 
-from provider_server.analysis.versions import Partition
+from provider_server.fleet.analysis.versions import Partition
 from simulation.cloud.profiles import Floats
 
 FAR = 1.5

@@ -22,9 +22,9 @@ from crypto.ids import Token
 from federation.protocol.bundle import Bundle
 from federation.protocol.noise import NoiseSampler, SystemSampler
 from federation.protocol.plan import HOURS_PER_WEEK
-from provider_server.learning.bundle import compose
-from provider_server.learning.findings import Findings, learn
-from provider_server.rounds.release import Release
+from provider_server.fleet.learning.bundle import compose
+from provider_server.fleet.learning.findings import Findings, learn
+from provider_server.fleet.release import Release
 from simulation.cloud.cloud import Cloud, build_cloud, moved
 from simulation.cloud.scenario import Scenario, load
 from simulation.judge.histories import Histories, alone, with_bundle

@@ -46,7 +46,7 @@ def core() -> Figures:
             "of_which_pharoah_mb": round(sum(_bytes(path) for path in counted if path.name in _packages()) / 1e6, 1),
             "dependencies": len(CORE),
             "packages_that_come_along": sorted(_versions(python)),
-            "import_cpu_s": _cpu_s(python, "-c", "import tenant_client.cli"),
+            "import_cpu_s": _cpu_s(python, "-c", "import tenant_client.program.cli"),
             "python_alone_cpu_s": _cpu_s(python, "-c", "pass"),
             "status_cpu_s": _cpu_s(python, "-m", "tenant_client", "status", "--home", "none"),
         }

@@ -3,9 +3,8 @@
 Each seed is a cloud of its own, with planted truth. From it comes what the federation would have opened window by
 window, without the cost of the federation: exact tables by the tenants' own counting rules, rows by the provider's own
 plans, under noise of the law that all tenants together add (their shares of discrete Laplace noise add up to one share
-of the summed size), and the release gate. `provider_server.learning.findings.learn` sees these releases and the leases,
-and nothing else. Masks, messages,
-ledgers and databases are left out: none of them changes a released number.
+of the summed size), and the release gate. `provider_server.fleet.learning.findings.learn` sees these releases and the
+leases, and nothing else. Masks, messages, ledgers and databases are left out: none of them changes a released number.
 
 `auroc`, `average_precision`   how well `probability_worse` ranks planted pairs among all rows of a single workload;
                                the mean over seeds
@@ -40,12 +39,13 @@ from federation.protocol.bundle import PairJudgement
 from federation.protocol.noise import Integers, NoiseSampler, SystemSampler
 from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee, Plan
 from provider_server.fleet.exposure import Slices, expose
+from provider_server.fleet.learning.findings import Findings, learn
+from provider_server.fleet.learning.verdicts import PairFinding
 from provider_server.fleet.leases import Lease
-from provider_server.learning.findings import Findings, learn
-from provider_server.learning.verdicts import PairFinding
+from provider_server.fleet.release import Answered, Release
 from provider_server.rounds.planning import PlanSettings, make_plan
-from provider_server.rounds.release import Answered, Release, release
-from provider_server.settings import PlanTable
+from provider_server.rounds.release import release
+from provider_server.rounds.settings import PlanTable
 from simulation.cloud import cloud as world
 from simulation.cloud.scenario import Scenario, load
 from simulation.cloud.truth import context_features
@@ -53,7 +53,7 @@ from simulation.run.engine_options import Address, EngineKind
 from simulation.run.engines import Kind
 from simulation.run.play import settings_of
 from simulation.studies.study import Quick, Seed, Seeds, Table, by_seed
-from tenant_client.records.journal import Failure, LabelledFailure
+from tenant_client.doctor.records.journal import Failure, LabelledFailure
 from tenant_client.rounds.counts import build_tables
 
 EPSILONS: Mapping[str, float | None] = MappingProxyType({"without_privacy": None, "epsilon_1": 1.0, "epsilon_2": 2.0})

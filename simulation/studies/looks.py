@@ -21,8 +21,8 @@ from types import MappingProxyType
 import msgspec
 
 from federation.protocol.bundle import PairJudgement
-from provider_server.learning.findings import learn
-from provider_server.learning.verdicts import Pair, PairFinding, within_budget
+from provider_server.fleet.learning.findings import learn
+from provider_server.fleet.learning.verdicts import Pair, PairFinding, within_budget
 from simulation.run.engine_options import Address, EngineKind
 from simulation.run.engines import Kind
 from simulation.studies import learning

@@ -34,7 +34,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from federation.runtime.screen import say
+from federation.base.screen import say
 from simulation.studies.study import ROOT, Table
 
 WARM_UP_STEPS, WINDOW = 50, 4
@@ -108,8 +108,8 @@ def work() -> None:
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    from tenant_client.run.hook.follow import follow
-    from tenant_client.run.hook.hook import current_hook
+    from tenant_client.doctor.run.hook.follow import follow
+    from tenant_client.doctor.run.hook.hook import current_hook
 
     follow(torch)
     switch = Switch(current_hook(), plan(int(os.environ[ROUNDS]), int(os.environ[PAIRS])))
@@ -175,7 +175,7 @@ def run(
     pairs: Annotated[int, typer.Option(min=1, help="Steps with and without the hook, in a round.")] = 60,
 ) -> Table:
     """What the hook adds to a step of examples/ddp.py, within one run, by both clocks."""
-    from tenant_client.run.hook.pacing import PacingSettings
+    from tenant_client.doctor.run.hook.pacing import PacingSettings
 
     say(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores before the start")
     noted = paired(rounds, pairs)

@@ -24,22 +24,22 @@ from crypto.ids import Digest, EncodedElement, Nonce, RoundId, TenantId
 from crypto.masking import MaskKey, MaskStream, Words, mask_cells, words_to_bytes
 from crypto.signing import SigningKey
 from crypto.threshold import KeyShare
+from federation.base.pinned_directory import pin
 from federation.protocol import noise
 from federation.protocol.directory import Chain, Member
 from federation.protocol.plan import MaskTrustee, Plan
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import Contribution, ContributionHeader
 from federation.protocol.seats import TrusteeRecord
-from federation.runtime.pinned_directory import pin
-from provider_server.network.grid_tenants import GridTenants
+from provider_server.rounds.network.grid_tenants import GridTenants
 from provider_server.rounds.planning import MarginalSpec, PlanSettings, make_plan
 from provider_server.rounds.round import Round, new_round
-from provider_server.store.round_store import RoundStore
-from provider_server.store.store import Store
+from provider_server.rounds.store.round_store import RoundStore
+from provider_server.rounds.store.store import Store
 from simulation.run.federation import founding_entry, make_group_key
 from simulation.run.local_grid import LocalGrid, local_task
-from tenant_client.network.flower_app import client_app
-from tenant_client.records.database import open_database
+from tenant_client.doctor.records.database import open_database
+from tenant_client.rounds.network.flower_app import client_app
 from tenant_client.rounds.policy import Policy
 from tenant_client.rounds.tenant import Tenant
 from trustee.trustee import Trustee, TrusteeLimits

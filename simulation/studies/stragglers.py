@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from simulation.studies.study import DATA, Figures, Table
-from tenant_client.diagnosis.stragglers.what_if import what_if
-from tenant_client.sources.step_trace import read_step_trace
+from tenant_client.doctor.diagnosis.stragglers.what_if import what_if
+from tenant_client.doctor.sources.step_trace import read_step_trace
 
 
 def compare(trace: Path) -> Figures:

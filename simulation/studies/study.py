@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from federation.runtime.screen import progress as progressing, say
+from federation.base.screen import progress as progressing, say
 from simulation.run import engines
 from simulation.run.engines import Kind
 

@@ -38,12 +38,12 @@ from typing import Annotated, Any
 
 import typer
 
-from federation.runtime.screen import say
+from federation.base.screen import say
 from simulation.studies.study import ROOT, Only, Seed, Table, chosen, tracked
-from tenant_client.run.run_directory import RUN_DIR
-from tenant_client.run.syndromes.process import pressure_percent
-from tenant_client.run.syndromes.views import Syndrome, Verdict
-from tenant_client.run.syndromes.watch import STARVED_PERCENT, Syndromes
+from tenant_client.doctor.run.run_directory import RUN_DIR
+from tenant_client.doctor.run.syndromes.process import pressure_percent
+from tenant_client.doctor.run.syndromes.views import Syndrome, Verdict
+from tenant_client.doctor.run.syndromes.watch import STARVED_PERCENT, Syndromes
 
 JOB = Path(__file__).with_name("syndromes_job.py")
 AUTOLOAD = ROOT / "tenant_client" / "run" / "hook" / "autoload"

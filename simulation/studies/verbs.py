@@ -10,8 +10,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from federation.runtime.console import AsJson, Console, Verb, group
-from federation.runtime.screen import show, show_json
+from federation.base.console import AsJson, Console, Verb, group
+from federation.base.screen import show, show_json
 from simulation.studies.registry import STUDIES, Study
 
 _console = Console("pharoah-sim")

@@ -25,10 +25,10 @@ import numpy as np
 import polars as pl
 import typer
 
+from federation.base.console import InputFile
 from federation.protocol.causes import CAUSES, Domain, causes_of
 from federation.protocol.plan import HOURS_PER_WEEK
-from federation.runtime.console import InputFile
-from provider_server.analysis.recurrent import Spells, spells
+from provider_server.fleet.analysis.recurrent import Spells, spells
 from provider_server.fleet.outage_files import read_outages
 from simulation.cloud.cloud import Cloud, build_cloud
 from simulation.cloud.node_faults import NodeFaults, fitted, fleet_outages

@@ -1,1 +1,1 @@
-"""The tenant's part in a round: tokens, counts, policy, and answers to the provider's queries."""
+"""What this side gives to a federation: policy, counts, ledger, tokens, network."""

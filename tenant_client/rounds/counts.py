@@ -24,7 +24,7 @@ from federation.protocol.noise import Integers
 from federation.protocol.plan import Marginal, Plan
 from federation.protocol.round_messages import finest_row
 from federation.protocol.subjects import OPTIONAL, Subject
-from tenant_client.records.journal import LabelledFailure
+from tenant_client.doctor.records.journal import LabelledFailure
 
 UNKNOWN = "unknown"
 

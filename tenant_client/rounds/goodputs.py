@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from federation.base.clock import SECONDS_PER_HOUR
 from federation.protocol.plan import Plan
 from federation.protocol.subjects import GOODPUT_BANDS, GOODPUT_EDGES, Subject
-from federation.runtime.clock import SECONDS_PER_HOUR
-from tenant_client.records.attempts import Attempt, AttemptState
-from tenant_client.records.goodput import Slices, goodput, span
-from tenant_client.records.paces import SLICE_S, Slice
+from tenant_client.doctor.records.attempts import Attempt, AttemptState
+from tenant_client.doctor.records.goodput import Slices, goodput, span
+from tenant_client.doctor.records.paces import SLICE_S, Slice
 from tenant_client.rounds.counts import Observation
 
 _Window = tuple[int, int]  # hours

@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from federation.base.sqlite import Connection
 from federation.protocol.plan import Plan
 from federation.protocol.subjects import Subject
-from federation.runtime.sqlite import Connection
-from tenant_client.records.attempts import Attempts
-from tenant_client.records.grant_log import GrantLog
-from tenant_client.records.journal import Journal
-from tenant_client.records.paces import Paces
-from tenant_client.records.votes import Votes, parts_of
+from tenant_client.doctor.records.attempts import Attempts
+from tenant_client.doctor.records.grant_log import GrantLog
+from tenant_client.doctor.records.journal import Journal
+from tenant_client.doctor.records.paces import Paces
+from tenant_client.doctor.records.votes import Votes, parts_of
 from tenant_client.rounds import goodputs, speeds
 from tenant_client.rounds.counts import Observation
 

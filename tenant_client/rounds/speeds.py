@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import median
 
+from federation.base.clock import SECONDS_PER_HOUR
 from federation.protocol.plan import Plan
 from federation.protocol.subjects import SLOW_PACE, USUAL_PACE, Subject
-from federation.runtime.clock import SECONDS_PER_HOUR
-from tenant_client.records.paces import Slice
+from tenant_client.doctor.records.paces import Slice
 from tenant_client.rounds.counts import Observation
 
 SLOW = 1.1

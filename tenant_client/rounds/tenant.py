@@ -19,6 +19,9 @@ from crypto.ids import Digest, LeaseId, Nonce, Token, VerifyKey
 from crypto.masking import MaskKey, MaskStream, mask_cells, words_to_bytes
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, name_of, open_signed, tenant_id
+from federation.base.clock import now_hour
+from federation.base.pinned_directory import pin, pinned
+from federation.base.sqlite import Connection, reporting, transaction
 from federation.protocol import noise
 from federation.protocol.bundle import Bundle, CatalogueEntry
 from federation.protocol.directory import SeatsChanged
@@ -36,25 +39,22 @@ from federation.protocol.round_messages import (
     Registration,
     RegistrationRequest,
 )
-from federation.runtime.clock import now_hour
-from federation.runtime.pinned_directory import pin, pinned
-from federation.runtime.sqlite import Connection, reporting, transaction
-from tenant_client.records.bundle_log import BundleLog
-from tenant_client.records.database import refuse_earlier
-from tenant_client.records.endorsed_sets import EndorsedSets, waited_since
-from tenant_client.records.grant_log import GrantLog
-from tenant_client.records.journal import Failure, GrantChanged, Journal, Unit
-from tenant_client.records.ledger import Charge, Ledger
-from tenant_client.records.local_secrets import selection_key
-from tenant_client.records.outbox import Outbox
-from tenant_client.records.outcomes import SentOutcome, noted
-from tenant_client.records.questions import SentQuestions, noted as noted_questions
-from tenant_client.records.votes import Votes
+from tenant_client.doctor.records.bundle_log import BundleLog
+from tenant_client.doctor.records.database import refuse_earlier
+from tenant_client.doctor.records.endorsed_sets import EndorsedSets, waited_since
+from tenant_client.doctor.records.grant_log import GrantLog
+from tenant_client.doctor.records.journal import Failure, GrantChanged, Journal, Unit
+from tenant_client.doctor.records.ledger import Charge, Ledger
+from tenant_client.doctor.records.local_secrets import selection_key
+from tenant_client.doctor.records.outbox import Outbox
+from tenant_client.doctor.records.outcomes import SentOutcome, noted
+from tenant_client.doctor.records.questions import SentQuestions, noted as noted_questions
+from tenant_client.doctor.records.votes import Votes
+from tenant_client.doctor.workload.descriptor import Descriptor, rungs
 from tenant_client.rounds.counts import build_tables
 from tenant_client.rounds.observed import observed
 from tenant_client.rounds.policy import Policy, check_plan
 from tenant_client.rounds.tokens import TokenSource, TrusteeService
-from tenant_client.workload.descriptor import Descriptor, rungs
 
 
 @dataclass(frozen=True)

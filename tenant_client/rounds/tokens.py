@@ -21,10 +21,10 @@ from crypto.errors import DecodeError, PeerFault, PharoahError
 from crypto.ids import MAX_BATCH, EncodedElement, Token
 from crypto.ristretto import Element, RandomBytes
 from crypto.signing import SigningKey, tenant_id
+from federation.base.sqlite import Connection, transaction
 from federation.protocol.directory import Directory
 from federation.protocol.round_messages import EvaluationRequest, EvaluationResponse, Ladder
-from federation.runtime.sqlite import Connection, transaction
-from tenant_client.workload.descriptor import Rungs
+from tenant_client.doctor.workload.descriptor import Rungs
 
 logger = logging.getLogger(__name__)
 

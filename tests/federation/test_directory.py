@@ -16,6 +16,7 @@ from crypto.ids import Digest, MaskPublicKey, Signature, TenantId, VerifyKey
 from crypto.masking import MaskKey
 from crypto.possession import MaskKeyClaim
 from crypto.signing import Signed, SigningKey, open_signed, tenant_id
+from federation.base.pinned_directory import pin, pinned
 from federation.protocol import directory as module
 from federation.protocol.directory import (
     NOTHING_BEFORE,
@@ -29,8 +30,7 @@ from federation.protocol.directory import (
     next_entry,
 )
 from federation.protocol.round_messages import DirectoryUpdate, Receipt
-from federation.runtime.pinned_directory import pin, pinned
-from tenant_client.records.database import open_database
+from tenant_client.doctor.records.database import open_database
 from tests.support.changing import replace
 from tests.support.curve25519 import aliases
 from tests.support.factories import Cast, keys

@@ -41,7 +41,7 @@ from federation.protocol.passes import (
     week_key,
     week_of,
 )
-from provider_server.online.bundle_cache import Pages
+from provider_server.rounds.online.bundle_cache import Pages
 from simulation.run.online_service import CONTEXTS, WORKLOADS, a_bundle, labels
 from tests.support.federations import NEWCOMER, Grounds
 

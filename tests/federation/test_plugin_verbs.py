@@ -10,10 +10,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from federation.runtime.plugin_verbs import GROUP
-from federation.runtime.settings import BadSettings
-from provider_server.cli import app
-from provider_server.home import settings_of
+from federation.base.plugin_verbs import GROUP
+from federation.base.settings import BadSettings
+from provider_server.program.cli import app
+from provider_server.rounds.home import settings_of
 
 WEATHER = """
 import typer

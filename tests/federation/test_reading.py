@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from crypto.errors import PharoahError
-from federation.runtime.reading import CappedReader, ReadLimits, SourceError, form_of, lines, of_form, open_inputs
+from federation.base.reading import CappedReader, ReadLimits, SourceError, form_of, lines, of_form, open_inputs
 
 RANKS = ("rank0.json", b'{"a": 1}' * 500), ("rank1.json", b'{"b": 2}' * 700)
 HEADER, BLOCK = 512, 512

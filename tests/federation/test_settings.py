@@ -7,16 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from federation.base.settings import BadSettings, load
 from federation.protocol.plan import Mechanism
-from federation.runtime.settings import BadSettings, load
-from provider_server.settings import ProviderSettings
-from tenant_client.settings import TenantSettings
+from provider_server.rounds.settings import ProviderSettings
+from tenant_client.doctor.settings import TenantSettings
 from trustee.settings import TrusteeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = {
-    ProviderSettings: ROOT / "provider_server/provider.toml",
-    TenantSettings: ROOT / "tenant_client/tenant.toml",
+    ProviderSettings: ROOT / "provider_server/rounds/provider.toml",
+    TenantSettings: ROOT / "tenant_client/doctor/tenant.toml",
     TrusteeSettings: ROOT / "trustee/trustee.toml",
 }
 KINDS = list(SAMPLES)

@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from federation.runtime.sqlite import create_file, open_database
+from federation.base.sqlite import create_file, open_database
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS notes (note TEXT NOT NULL);"
 COUNT = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM notes').fetchone()[0])"

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from crypto.errors import Unreachable
-from federation.runtime.tls import CIPHER_SUITES
+from federation.base.tls import CIPHER_SUITES
 from federation.transport.certificates import Certificate, make_certificate
 from federation.transport.client import Peer
 from federation.transport.server import Server, serve
@@ -91,9 +91,9 @@ def take_one(listening: socket.socket, context: ssl.SSLContext, versions: list[s
     ("first", "complaint"),
     [
         ("", "RuntimeError: TLS 1.2 was not forbidden where this program began"),
-        ("from federation.runtime.tls import forbid_1_2; forbid_1_2()", ""),
+        ("from federation.base.tls import forbid_1_2; forbid_1_2()", ""),
         (
-            "import grpc; from federation.runtime.tls import forbid_1_2; forbid_1_2()",
+            "import grpc; from federation.base.tls import forbid_1_2; forbid_1_2()",
             "RuntimeError: grpc was imported before",
         ),
     ],

@@ -48,12 +48,12 @@ from federation.transport.certificates import Certificate, fingerprint, make_cer
 from federation.transport.client import Peer
 from federation.transport.question import in_parts
 from federation.transport.server import DEFAULT_LIMITS, Method, Server, ServerLimits, serve
-from provider_server.network import trustee_service as providers_side
+from provider_server.rounds.network import trustee_service as providers_side
 from simulation.run.processes import free_ports
-from tenant_client.network.trustee_service import RemoteTrustee
-from tenant_client.records.database import open_database
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.workload.descriptor import rungs
+from tenant_client.rounds.network.trustee_service import RemoteTrustee
 from tenant_client.rounds.tokens import TokenSource, TrusteeService
-from tenant_client.workload.descriptor import rungs
 from tests.support import waiting
 from tests.support.factories import TENANTS, Cast, a_descriptor, a_plan, keys, ownerships, plan_digest, signed
 from tests.support.waiting import PATIENCE_S

@@ -17,12 +17,12 @@ from hypothesis import given, strategies as st
 from rich.text import Text
 from typer.main import get_command
 
-import provider_server.cli
+import provider_server.program.cli
 import simulation.cli
-import tenant_client.cli
-from federation.runtime import screen
-from federation.runtime.screen import VisibleStream, say, show, show_json
-from federation.runtime.visible import json_text, visible, visible_lines
+import tenant_client.program.cli
+from federation.base import screen
+from federation.base.screen import VisibleStream, say, show, show_json
+from federation.base.visible import json_text, visible, visible_lines
 from tests.support.terminals import ATTACKS, HOSTILE, assert_obeys_nothing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,7 +138,7 @@ def helps(command: click.Command) -> Iterator[str]:
         yield from helps(verb)
 
 
-@pytest.mark.parametrize("program", [tenant_client.cli, provider_server.cli, simulation.cli])
+@pytest.mark.parametrize("program", [tenant_client.program.cli, provider_server.program.cli, simulation.cli])
 def test_no_help_loses_words_to_markup(program: ModuleType) -> None:
     texts = list(helps(get_command(program.app)))
     assert len(texts) > 20
@@ -191,16 +191,16 @@ def test_the_linter_finds_every_line_that_goes_round() -> None:
 
 # Descriptors are written to by these alone: a job's own output, pipes and files.
 WRITERS = {
-    "tenant_client/run/relay.py": "the job's own output, byte for byte",
-    "tenant_client/run/streams.py": "pipes to the relay",
-    "tenant_client/run/observer_pipe.py": "a pipe to the observer",
-    "tenant_client/run/hook/progress.py": "a file of a rank's progress",
-    "tenant_client/run/hook/patterns.py": "a file of a rank's functions",
-    "tenant_client/run/hook/readings.py": "a file of a rank's losses",
-    "tenant_client/run/hook/answers.py": "the run directory, in which a path to a socket may be too long",
-    "tenant_client/run/hook/sampler.py": "the folder of open files, counted",
-    "tenant_client/confirm/storage.py": "a file on the disk that is tested",
-    "federation/runtime/screen.py": "one line by one write, visible",
+    "tenant_client/doctor/run/relay.py": "the job's own output, byte for byte",
+    "tenant_client/doctor/run/streams.py": "pipes to the relay",
+    "tenant_client/doctor/run/observer_pipe.py": "a pipe to the observer",
+    "tenant_client/doctor/run/hook/progress.py": "a file of a rank's progress",
+    "tenant_client/doctor/run/hook/patterns.py": "a file of a rank's functions",
+    "tenant_client/doctor/run/hook/readings.py": "a file of a rank's losses",
+    "tenant_client/doctor/run/hook/answers.py": "the run directory, in which a path to a socket may be too long",
+    "tenant_client/doctor/run/hook/sampler.py": "the folder of open files, counted",
+    "tenant_client/program/confirm/storage.py": "a file on the disk that is tested",
+    "federation/base/screen.py": "one line by one write, visible",
     "federation/transport/connections.py": "the folder of open files, read to find a connection's socket",
 }
 DESCRIPTORS = {"write", "writev", "pwrite", "pwritev", "sendfile", "splice", "dup2"}

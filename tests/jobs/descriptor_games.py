@@ -16,10 +16,10 @@ from typing import NoReturn
 
 import torch
 
-from tenant_client.run.hook import answers, hook as hooks
-from tenant_client.run.hook.answers import STACK_SIGNAL
-from tenant_client.run.hook.progress import file_name, read
-from tenant_client.run.syndromes.stacks import listens
+from tenant_client.doctor.run.hook import answers, hook as hooks
+from tenant_client.doctor.run.hook.answers import STACK_SIGNAL
+from tenant_client.doctor.run.hook.progress import file_name, read
+from tenant_client.doctor.run.syndromes.stacks import listens
 
 RUN_DIR = Path(os.environ["PHAROAH_RUN_DIR"])
 STEPS = 24  # a sample is taken from the tenth on

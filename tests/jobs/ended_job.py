@@ -102,7 +102,7 @@ def main() -> None:
         torch.distributed.init_process_group("gloo")
     job = Job(asked.what, asked.step_s, asked.seed)
     if asked.what == "phase":
-        from tenant_client.run.hook.hook import pharoah_hook
+        from tenant_client.doctor.run.hook.hook import pharoah_hook
 
         with pharoah_hook() as job.hook:
             train(job, asked.last)

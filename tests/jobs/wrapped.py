@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from tenant_client.records.attempts import Attempt, Attempts
-from tenant_client.records.database import open_database
+from tenant_client.doctor.records.attempts import Attempt, Attempts
+from tenant_client.doctor.records.database import open_database
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = ROOT / "tests" / "jobs"
 LEASE = "lease-1"
 ENDS_IN_S = 45.0  # torchrun gives its ranks 30 s
-PROGRAM = (sys.executable, "-c", "from tenant_client.cli import app; app()")
+PROGRAM = (sys.executable, "-c", "from tenant_client.program.cli import app; app()")
 
 
 @dataclass(frozen=True)

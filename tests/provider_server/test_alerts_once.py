@@ -12,7 +12,7 @@ import pytest
 import yaml
 from prometheus_client import start_http_server
 
-from provider_server.metrics import Metrics
+from provider_server.program.metrics import Metrics
 from simulation.run.processes import free_ports
 from tests import needs
 from tests.support.receiver import receiver

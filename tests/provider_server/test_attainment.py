@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from federation.protocol.subjects import GOODPUT_EDGES
-from provider_server.analysis.attainment import attained_share, by_context
+from provider_server.fleet.analysis.attainment import attained_share, by_context
 
 EXACT = np.array([10.0, 10.0, 20.0, 60.0, 100.0])  # 160 of 200 reach 90%
 TARGET = GOODPUT_EDGES.index(0.9)

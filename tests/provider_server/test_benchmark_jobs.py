@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from federation.protocol.causes import Domain
-from provider_server.analysis.cold_start import Known, bootstrap
-from provider_server.learning.benchmark_jobs import (
+from provider_server.fleet.analysis.cold_start import Known, bootstrap
+from provider_server.fleet.learning.benchmark_jobs import (
     BadBenchmarks,
     BenchmarkJob,
     evidence,

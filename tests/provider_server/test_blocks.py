@@ -11,11 +11,11 @@ from sklearn.metrics import average_precision_score
 
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.blocks import ALIKE_SHARE, BLOCK_SHARE, NO_BLOCK, Groups, Places, lent
-from provider_server.analysis.contexts import Context, ContextMap, Look
-from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.learning.kin import NO_FEATURES, features_of, groups
-from provider_server.learning.verdicts import judge_pairs
+from provider_server.fleet.analysis.blocks import ALIKE_SHARE, BLOCK_SHARE, NO_BLOCK, Groups, Places, lent
+from provider_server.fleet.analysis.contexts import Context, ContextMap, Look
+from provider_server.fleet.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.fleet.learning.kin import NO_FEATURES, features_of, groups
+from provider_server.fleet.learning.verdicts import judge_pairs
 from simulation.cloud.scenario import load
 from simulation.cloud.truth import context_features, plant_blocks
 from simulation.studies.field_cells import BLOCKS

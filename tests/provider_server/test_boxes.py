@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import poisson
 
-from provider_server.analysis.boxes import PHI, best_box
-from provider_server.analysis.conditions import Records
-from provider_server.analysis.rules import find_rules
+from provider_server.fleet.analysis.boxes import PHI, best_box
+from provider_server.fleet.analysis.conditions import Records
+from provider_server.fleet.analysis.rules import find_rules
 from tests.support.changing import replace
 from tests.support.planted_rules import NOISE_SD, WEEKS, cloud
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from crypto.errors import DecodeError
 from federation.protocol.toml_tables import BadTable
-from provider_server.analysis.buildup import (
+from provider_server.fleet.analysis.buildup import (
     CALM_H,
     FORGET_H,
     FRESH,

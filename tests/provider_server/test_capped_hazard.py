@@ -13,13 +13,13 @@ from scipy.stats import poisson
 
 from federation.protocol.causes import Domain
 from federation.protocol.life_table import Floats
-from provider_server.analysis import capped_hazard
-from provider_server.analysis.cap_correction import ALIKE, cap_factor, capped_curvature, capped_mean, capped_slope
-from provider_server.analysis.capped_hazard import TOLERANCE, Rates, Units, fit_capped
-from provider_server.analysis.hazard import Unsettled
-from provider_server.learning import findings
-from provider_server.learning.findings import learn
-from provider_server.learning.seen import Seen
+from provider_server.fleet.analysis import capped_hazard
+from provider_server.fleet.analysis.cap_correction import ALIKE, cap_factor, capped_curvature, capped_mean, capped_slope
+from provider_server.fleet.analysis.capped_hazard import TOLERANCE, Rates, Units, fit_capped
+from provider_server.fleet.analysis.hazard import Unsettled
+from provider_server.fleet.learning import findings
+from provider_server.fleet.learning.findings import learn
+from provider_server.fleet.learning.seen import Seen
 from simulation.cloud.scenario import load, names
 from simulation.studies.learning import Year, live, releases, small
 from tests.support.changing import replace

@@ -12,7 +12,7 @@ from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.plan import Marginal, MaskTrustee, Mechanism, Plan, PlanDimension
 from provider_server.fleet.leases import Lease
 from provider_server.rounds.ceilings import Units, units_of
-from tenant_client.records.journal import Failure, LabelledFailure
+from tenant_client.doctor.records.journal import Failure, LabelledFailure
 from tenant_client.rounds.counts import build_tables
 from tests.support.changing import replace
 

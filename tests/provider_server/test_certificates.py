@@ -21,16 +21,16 @@ from cryptography.x509.oid import NameOID
 from crypto.errors import Unreachable
 from crypto.roots import root_of
 from crypto.signing import SigningKey
+from federation.base.key_files import read_key
+from federation.base.web.guard import Receive, Scope, Send
 from federation.protocol.enrolment import open_trustee_card
 from federation.protocol.services import PROVIDER, ProviderMethod
-from federation.runtime.key_files import read_key
-from federation.runtime.web.guard import Receive, Scope, Send
 from federation.transport.certificates import Certificate, ends, hosts_of, issue, make_certificate, warn_of_end
 from federation.transport.client import Peer
 from federation.transport.server import Method, serve
-from provider_server.home import create
-from provider_server.network.connections import DEFAULT_LIMITS
-from provider_server.network.listeners import Listener
+from provider_server.rounds.home import create
+from provider_server.rounds.network.connections import DEFAULT_LIMITS
+from provider_server.rounds.network.listeners import Listener
 from tests.provider_server.test_provider_verbs import told
 
 HOST = "127.0.0.1"

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import ArrayLike
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.contexts import ContextMap, find_contexts, nearest, widened
-from provider_server.analysis.partition import Fleet, told_by_failures
-from provider_server.analysis.selection import NodeTable, Selected, select
+from provider_server.fleet.analysis.contexts import ContextMap, find_contexts, nearest, widened
+from provider_server.fleet.analysis.partition import Fleet, told_by_failures
+from provider_server.fleet.analysis.selection import NodeTable, Selected, select
 from tests.support.planted_contexts import TITAN, Planted, agreement, everything, lived_on, plant, shuffled, titan_lives
 
 SEEDS = range(3)

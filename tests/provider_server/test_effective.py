@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.cap_correction import cap_factor, capped_mean
-from provider_server.analysis.hazard import Cells, Model, fit_hazard, predict
+from provider_server.fleet.analysis.cap_correction import cap_factor, capped_mean
+from provider_server.fleet.analysis.hazard import Cells, Model, fit_hazard, predict
 
 Counts = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from federation.protocol.life_table import Dimension, LifeTable
 from federation.protocol.plan import Marginal, PlanDimension
 from federation.protocol.subjects import GOODPUT_BANDS, Subject
-from provider_server.cli import app
-from provider_server.rounds.release import Release
-from provider_server.verbs import expectations
+from provider_server.fleet.release import Release
+from provider_server.program.cli import app
+from provider_server.program.verbs import expectations
 from tests.support import changing
 from tests.support.plans import small_plan
 

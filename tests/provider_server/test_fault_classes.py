@@ -12,10 +12,10 @@ from scipy.stats import poisson
 from typer.testing import CliRunner
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.fault_classes import IDLE, JOBS, RATIOS, Exposure, _evidence, classify, exposure
-from provider_server.analysis.recurrent import spells
-from provider_server.cli import app
+from provider_server.fleet.analysis.fault_classes import IDLE, JOBS, RATIOS, Exposure, _evidence, classify, exposure
+from provider_server.fleet.analysis.recurrent import spells
 from provider_server.fleet.outage_files import SCHEMA, UnusableOutages, read_jobs
+from provider_server.program.cli import app
 from tests.support import schemas
 from tests.support.faulty_fleets import CLASSES, one_fleet
 

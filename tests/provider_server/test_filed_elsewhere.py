@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.cap_correction import capped_mean
-from provider_server.analysis.filed_elsewhere import More, filed_elsewhere
+from provider_server.fleet.analysis.cap_correction import capped_mean
+from provider_server.fleet.analysis.filed_elsewhere import More, filed_elsewhere
 from tests.support.changing import replace
 
 SHAPE, JOBS = (30, 12), 8

@@ -4,8 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from provider_server.analysis.buildup import FRESH, SILENT, STATUS, UNKNOWN
-from provider_server.analysis.fleet_events import (
+from provider_server.fleet.analysis.buildup import FRESH, SILENT, STATUS, UNKNOWN
+from provider_server.fleet.analysis.fleet_events import (
     at_risk_in_parts,
     count_silent_together,
     fit_levels,
@@ -13,7 +13,7 @@ from provider_server.analysis.fleet_events import (
     hours_at_risk,
     silent_together,
 )
-from provider_server.analysis.fleet_hours import BATCH_H, FleetHours, Recorder
+from provider_server.fleet.analysis.fleet_hours import BATCH_H, FleetHours, Recorder
 from provider_server.fleet.telemetry.samples import HOUR_S
 from provider_server.fleet.telemetry.summaries import EVENT_SCHEMA
 

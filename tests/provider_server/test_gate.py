@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from federation.protocol.bundle import Bundle
-from provider_server.analysis.prediction import Comparison, PredictionVerdict
+from provider_server.fleet.analysis.prediction import Comparison, PredictionVerdict
+from provider_server.fleet.learning import publication_gate
+from provider_server.fleet.learning.bundle import compose
+from provider_server.fleet.learning.findings import Findings, learn
+from provider_server.fleet.learning.publication_gate import HeldBack, Model, check
 from provider_server.fleet.leases import Lease
-from provider_server.learning import publication_gate
-from provider_server.learning.bundle import compose
-from provider_server.learning.findings import Findings, learn
-from provider_server.learning.publication_gate import HeldBack, Model, check
-from provider_server.rounds.release import Release, releases_of
+from provider_server.fleet.release import Release
 from simulation.judge.side_by_side import learn_all
 from simulation.run.engines import Processes
 from tests.support.changing import replace
@@ -30,7 +30,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
             fail(federation, number)
         for window in WEEKS[:2]:
             hold(federation, window)
-        yield releases_of(federation.provider.store), federation.provider.store.leases(0, WEEKS[1][1])
+        yield federation.provider.store.releases(), federation.provider.store.leases(0, WEEKS[1][1])
 
 
 def learner(leases: list[Lease]) -> Callable[[Sequence[Release]], Findings]:

@@ -14,11 +14,11 @@ from crypto.errors import CohortTooSmall, Unreachable
 from federation.protocol.endorsed import EndedRound, EndedRounds, EndorsedSet, check_ended
 from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.queries import Query
+from provider_server.fleet.release import Release
 from provider_server.rounds.provider import RoundUnderWay, WeekHeld
-from provider_server.rounds.release import Release
 from provider_server.rounds.round import Round
-from provider_server.store.round_store import Answer, RoundState
-from provider_server.week import MaskHolder, give_up
+from provider_server.rounds.store.round_store import Answer, RoundState
+from provider_server.rounds.week import MaskHolder, give_up
 from simulation.run.federation import Federation
 from tests.support.federations import COHORT, WEEKS, Answerer, Grounds, hold, is_exact
 

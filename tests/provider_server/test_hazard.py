@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import PoissonRegressor
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.hazard import Cells, HazardFit, Model, fit_hazard, predict, predict_levels
+from provider_server.fleet.analysis.hazard import Cells, HazardFit, Model, fit_hazard, predict, predict_levels
 from simulation.replay.bands import band_of, bands_from_departures, quantile_bands, time_in_bands
 from tests.support.changing import replace
 

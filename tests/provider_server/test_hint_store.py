@@ -16,11 +16,12 @@ from crypto.codec import encode
 from crypto.errors import NotYours
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.service_messages import Action, Hint, HintState, Outcome, Suspicion
-from provider_server.store.hint_store import KEPT_H, Draft, HintStore
-from provider_server.store.round_store import LostStep
-from provider_server.store.store import Store
-from tenant_client.advice.hints import HintLog
-from tenant_client.records.database import open_database
+from provider_server.fleet.hints.episodes import Draft
+from provider_server.rounds.store.hint_store import KEPT_H, HintStore
+from provider_server.rounds.store.round_store import LostStep
+from provider_server.rounds.store.store import Store
+from tenant_client.doctor.advice.hints import HintLog
+from tenant_client.doctor.records.database import open_database
 from tests.support.changing import replace
 from tests.support.copies import copy, put_back, rows
 from tests.support.deaths_of_hints import TENANTS, look_at_all

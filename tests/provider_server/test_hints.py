@@ -11,8 +11,7 @@ import pytest
 from crypto.errors import DecodeError
 from crypto.ids import LeaseId
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
-from provider_server.hints.episodes import Episodes, HintLimits, LeaseHazard, NodeHazard, lease_hazard
-from provider_server.store.hint_store import Draft
+from provider_server.fleet.hints.episodes import Draft, Episodes, HintLimits, LeaseHazard, NodeHazard, lease_hazard
 from tests.support.changing import replace
 
 USUAL = 0.001

@@ -20,10 +20,10 @@ from flwr.proto.message_pb2 import PushObjectRequest
 from flwr.proto.node_pb2 import Node
 
 from federation.transport.flower_wire import FLEET
-from provider_server.network.connections import ConnectionLimits, Share, Stage
-from provider_server.network.listeners import PUSH_OBJECT
-from provider_server.network.superlink import SuperLink
-from tenant_client.network.flower_node import NodeKey, make_node_key
+from provider_server.rounds.network.connections import ConnectionLimits, Share, Stage
+from provider_server.rounds.network.listeners import PUSH_OBJECT
+from provider_server.rounds.network.superlink import SuperLink
+from tenant_client.rounds.network.flower_node import NodeKey, make_node_key
 from tests.support.changing import replace
 from tests.support.slow_callers import WAYS, holding
 from tests.support.superlink import HOST, Certificates, activation, certificates, headers, post

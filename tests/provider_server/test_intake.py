@@ -12,17 +12,17 @@ from typer.testing import CliRunner
 
 from crypto.errors import NotYours
 from crypto.ids import LeaseId, TenantId
+from federation.base.settings import BadSettings
 from federation.protocol.service_messages import LeaseEnd, Outcome, Suspicion
-from federation.runtime.settings import BadSettings
-from provider_server.cli import app
-from provider_server.intake.lease_events import BadLeases, decoded
-from provider_server.intake.lines import LONGEST_LINE
-from provider_server.intake.recorder import OPEN_H, LeaseRecorder
-from provider_server.intake.webhook import LONGEST_BODY, listening
-from provider_server.learning.hardware import label_of
-from provider_server.settings import Leases
-from provider_server.store.hint_store import KEPT_H
-from provider_server.store.store import Store
+from provider_server.fleet.learning.hardware import label_of
+from provider_server.program.cli import app
+from provider_server.rounds.intake.lease_events import BadLeases, decoded
+from provider_server.rounds.intake.lines import LONGEST_LINE
+from provider_server.rounds.intake.recorder import OPEN_H, LeaseRecorder
+from provider_server.rounds.intake.webhook import LONGEST_BODY, listening
+from provider_server.rounds.settings import Leases
+from provider_server.rounds.store.hint_store import KEPT_H
+from provider_server.rounds.store.store import Store
 from tests.support import schemas
 from tests.support.federations import WEEKS, Grounds, hold
 from tests.support.hinting_provider import draft

@@ -8,12 +8,12 @@ from scipy.stats import poisson
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.cap_correction import cap_factor, capped_mean
-from provider_server.analysis.conditions import OneOf
-from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.analysis.rules import Rule
-from provider_server.learning.bundle import compose
-from provider_server.learning.findings import Findings, learn
+from provider_server.fleet.analysis.cap_correction import cap_factor, capped_mean
+from provider_server.fleet.analysis.conditions import OneOf
+from provider_server.fleet.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.fleet.analysis.rules import Rule
+from provider_server.fleet.learning.bundle import compose
+from provider_server.fleet.learning.findings import Findings, learn
 from simulation.cloud.scenario import load
 from simulation.studies.learning import Year, live, releases, small, true_rates
 from tests.support.changing import replace

@@ -2,8 +2,8 @@
 
 from crypto.ids import TenantId, Token
 from federation.protocol.round_messages import TokenLink
+from provider_server.fleet.learning.links import agreed, renamed
 from provider_server.fleet.leases import Lease
-from provider_server.learning.links import agreed, renamed
 from tests.support.factories import a_lease
 
 

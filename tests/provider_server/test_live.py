@@ -25,20 +25,20 @@ from crypto.errors import DecodeError, Unreachable
 from crypto.ids import LeaseId, TenantId, Token
 from federation.protocol.bundle import Bundle, HazardEntry
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
-from provider_server.analysis.buildup import FRESH, SILENT, UNKNOWN, BuildUp, signals
-from provider_server.analysis.contexts import Context, ContextMap
-from provider_server.cli import app
+from provider_server.fleet.analysis.buildup import FRESH, SILENT, UNKNOWN, BuildUp, signals
+from provider_server.fleet.analysis.contexts import Context, ContextMap
+from provider_server.fleet.hints.node_hazard import SUSPICIONS, NodeState, Rates, Standing, View, node_states
+from provider_server.fleet.learning import hardware
+from provider_server.fleet.learning.hardware import Kept, label_of
 from provider_server.fleet.leases import Lease
-from provider_server.hints.node_hazard import SUSPICIONS, NodeState, Rates, Standing, View, node_states
-from provider_server.hints.own_recorder import OwnRecorder
-from provider_server.hints.poller import STATE, Live, NotReady, polling
-from provider_server.learning import hardware
-from provider_server.learning.hardware import Kept, label_of
-from provider_server.metrics import Metrics
+from provider_server.program.cli import app
+from provider_server.program.metrics import Metrics
+from provider_server.program.operations.own_recorder import OwnRecorder
+from provider_server.program.operations.poller import STATE, Live, NotReady, polling
+from provider_server.program.service import _on_hangup
 from provider_server.rounds.provider import Provider
-from provider_server.service import _on_hangup
-from provider_server.settings import Live as LiveTable, ProviderSettings, Telemetry
-from provider_server.store import tables
+from provider_server.rounds.settings import Live as LiveTable, ProviderSettings, Telemetry
+from provider_server.rounds.store import tables
 from tests.provider_server.test_buildup import summary
 from tests.provider_server.test_telemetry_prometheus import prometheus
 from tests.support.federations import Grounds

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from provider_server.analysis.votes import PartName, Spread, localise, patterns
+from provider_server.fleet.analysis.votes import PartName, Spread, localise, patterns
 
 UNITS, RAILS = 8, 4
 SPREADS = [Spread(tuple(unit for unit in (first, (first + step) % UNITS) for _ in range(4)))

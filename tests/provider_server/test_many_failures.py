@@ -6,9 +6,9 @@ from numpy.typing import NDArray
 
 from federation.protocol.judgement import surest
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.mismatch import find_mismatches
-from provider_server.analysis.own_failures import Leases
-from provider_server.analysis.ratio_grid import LOG_RATIO, NARROWEST, narrowness
+from provider_server.fleet.analysis.mismatch import find_mismatches
+from provider_server.fleet.analysis.own_failures import Leases
+from provider_server.fleet.analysis.ratio_grid import LOG_RATIO, NARROWEST, narrowness
 
 SHAPE = (16, 10)
 

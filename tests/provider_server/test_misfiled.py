@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.misfiled import misfiled
-from provider_server.analysis.mismatch import WORSE_FROM, find_mismatches
-from provider_server.learning.witness import without_misfiled
+from provider_server.fleet.analysis.misfiled import misfiled
+from provider_server.fleet.analysis.mismatch import WORSE_FROM, find_mismatches
+from provider_server.fleet.learning.witness import without_misfiled
 from tests.support.changing import replace
 
 WORKLOADS, CONTEXTS, JOB_WEEKS = 20, 10, 1000.0

@@ -9,9 +9,9 @@ from scipy.stats import norm
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.cap_correction import capped_mean
-from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.analysis.noisy_counts import LOG_FACTOR
+from provider_server.fleet.analysis.cap_correction import capped_mean
+from provider_server.fleet.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.fleet.analysis.noisy_counts import LOG_FACTOR
 from tests.support.changing import replace
 
 SHAPE, FAILURES, PLANTED_RATIO = (60, 20), 934 * 13, 8.0

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from provider_server.analysis.cold_start import NothingKnown
-from provider_server.analysis.contexts import Context, ContextMap, Look
-from provider_server.learning.benchmark_jobs import BenchmarkJob, parse
-from provider_server.learning.findings import RateFinding
-from provider_server.learning.new_contexts import NewContext, new_contexts
+from provider_server.fleet.analysis.cold_start import NothingKnown
+from provider_server.fleet.analysis.contexts import Context, ContextMap, Look
+from provider_server.fleet.learning.benchmark_jobs import BenchmarkJob, parse
+from provider_server.fleet.learning.findings import RateFinding
+from provider_server.fleet.learning.new_contexts import NewContext, new_contexts
 from tests.support.changing import replace
 
 EDGES = (0.0, 24.0, 168.0)

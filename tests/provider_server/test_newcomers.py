@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import gamma, norm
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.cold_start import TRANSFER_SD, Known, Newcomer, NothingKnown, bootstrap
+from provider_server.fleet.analysis.cold_start import TRANSFER_SD, Known, Newcomer, NothingKnown, bootstrap
 
 RATE = 1e-4  # per node-hour, on average
 FAR_AWAY = 5.0  # times the width of where the known are

@@ -10,13 +10,21 @@ from crypto.errors import DecodeError
 from crypto.ids import LeaseId, Token
 from federation.protocol.bundle import Bundle, HazardEntry
 from federation.protocol.service_messages import Suspicion
-from provider_server.analysis.probation import Probation, histories
-from provider_server.analysis.recurrent import spells
+from provider_server.fleet.analysis.probation import Probation, histories
+from provider_server.fleet.analysis.recurrent import spells
+from provider_server.fleet.hints.episodes import LeaseHazard
+from provider_server.fleet.hints.node_hazard import NodeState, Rates, View
+from provider_server.fleet.learning.hardware import Repair
+from provider_server.fleet.learning.node_offsets import (
+    NOTHING_KNOWN,
+    STATE,
+    History,
+    NodeOffsets,
+    keep,
+    load,
+    of_histories,
+)
 from provider_server.fleet.outage_files import SCHEMA
-from provider_server.hints.episodes import LeaseHazard
-from provider_server.hints.node_hazard import NodeState, Rates, View
-from provider_server.learning.hardware import Repair
-from provider_server.learning.node_offsets import NOTHING_KNOWN, STATE, History, NodeOffsets, keep, load, of_histories
 
 NODES = [f"n{number}" for number in range(20)]
 KNOWN = NodeOffsets(100.0, 0.5, 1000.0, {node: History(2.0, 2.0) for node in NODES} | {"lemon": History(9.0, 2.0)})

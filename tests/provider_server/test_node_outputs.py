@@ -16,20 +16,20 @@ from click.testing import Result
 from prometheus_client import CollectorRegistry, generate_latest
 from typer.testing import CliRunner
 
+from federation.base.clock import now_hour
 from federation.protocol.service_messages import Suspicion
-from federation.runtime.clock import now_hour
-from provider_server.analysis.contexts import Context, ContextMap
-from provider_server.cli import app
-from provider_server.hints.node_hazard import NodeState
-from provider_server.hints.node_placement import placed
-from provider_server.hints.node_probes import BUDGET, HOURS, probes
-from provider_server.hints.node_reports import FILE, STALE_H, NodeReport, OutputFailed, keep, load, reports
-from provider_server.learning import on_probation
-from provider_server.learning.hardware import Kept
-from provider_server.outputs import nvsentinel
-from provider_server.outputs.node_check import HOUR_S, NoSocket, check, served
-from provider_server.outputs.node_metrics import NodeMetrics, PlanMetrics
-from provider_server.outputs.nvsentinel import ENUMS, FIELDS, Changes, HealthEvents, Nvsentinel, Strategy
+from provider_server.fleet.analysis.contexts import Context, ContextMap
+from provider_server.fleet.hints.node_hazard import NodeState
+from provider_server.fleet.hints.node_placement import placed
+from provider_server.fleet.hints.node_probes import BUDGET, HOURS, probes
+from provider_server.fleet.hints.node_reports import FILE, STALE_H, NodeReport, OutputFailed, keep, load, reports
+from provider_server.fleet.learning import on_probation
+from provider_server.fleet.learning.hardware import Kept
+from provider_server.program.cli import app
+from provider_server.program.outputs import nvsentinel
+from provider_server.program.outputs.node_check import HOUR_S, NoSocket, check, served
+from provider_server.program.outputs.node_metrics import NodeMetrics, PlanMetrics
+from provider_server.program.outputs.nvsentinel import ENUMS, FIELDS, Changes, HealthEvents, Nvsentinel, Strategy
 from tests import needs
 from tests.support import schemas
 

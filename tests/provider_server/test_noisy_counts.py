@@ -5,7 +5,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import norm, poisson
 
-from provider_server.analysis.noisy_counts import NoisyCounts
+from provider_server.fleet.analysis.noisy_counts import NoisyCounts
 
 COUNTS = np.array([-30.0, -4.0, 0.0, 3.0, 40.0, 700.0, 12.0, 2.0])
 SDS = np.array([15.0, 2.0, 5.0, 1.0, 40.0, 9.0, 0.0, 300.0])

@@ -7,14 +7,14 @@ import pytest
 
 from crypto.errors import DecodeError
 from federation.protocol.service_messages import Suspicion
-from provider_server.analysis.buildup import BuildUp
-from provider_server.analysis.contexts import Context, ContextMap
-from provider_server.analysis.probation import Probation, shipped
-from provider_server.hints.node_hazard import NodeState, held_up
-from provider_server.intake.recorder import context_of
-from provider_server.learning import hardware, on_probation
-from provider_server.learning.hardware import Kept, Repair
-from provider_server.learning.on_probation import STATE, OnProbation, keep_model, load, load_model
+from provider_server.fleet.analysis.buildup import BuildUp
+from provider_server.fleet.analysis.contexts import Context, ContextMap
+from provider_server.fleet.analysis.probation import Probation, shipped
+from provider_server.fleet.hints.node_hazard import NodeState, held_up
+from provider_server.fleet.learning import hardware, on_probation
+from provider_server.fleet.learning.hardware import Kept, Repair
+from provider_server.fleet.learning.on_probation import STATE, OnProbation, keep_model, load, load_model
+from provider_server.rounds.intake.recorder import context_of
 
 MODEL = Probation((10.0, 20.0, 30.0), 1e-4, (9.0, 5.0, 3.0, 2.5), (0.1,) * 4, 1.0, 100.0, 50)
 

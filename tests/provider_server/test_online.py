@@ -64,12 +64,12 @@ from federation.protocol.services import PROVIDER, ProviderMethod
 from federation.transport.certificates import Certificate, make_certificate
 from federation.transport.client import Peer
 from federation.transport.server import Method, Server, serve
-from provider_server.online.service import DEFAULT_LIMITS, OnlineLimits, serve_online
-from provider_server.online.sessions import Rate, Sessions, session_key
-from provider_server.store.revocations import LIFETIME_S
+from provider_server.rounds.online.service import DEFAULT_LIMITS, OnlineLimits, serve_online
+from provider_server.rounds.online.sessions import Rate, Sessions, session_key
+from provider_server.rounds.store.revocations import LIFETIME_S
 from simulation.run.federation import Federation
 from simulation.run.processes import free_ports
-from tenant_client.network.provider_service import Online
+from tenant_client.rounds.network.provider_service import Online
 from tests.support.changing import replace
 from tests.support.factories import labels, ladder
 from tests.support.federations import LEASES, NEWCOMER, WEEKS, Grounds, begin, lease_id

@@ -26,17 +26,17 @@ from crypto.ids import LeaseId, TenantId
 from crypto.masking import MaskKey
 from crypto.roots import root_of
 from crypto.signing import SigningKey, tenant_id
+from federation.base.key_files import read_key
 from federation.protocol.directory import Member
-from federation.runtime.key_files import read_key
 from federation.transport.client import Peer
-from provider_server import home as homes
-from provider_server.pages.login import set_password
-from provider_server.settings import ProviderSettings
-from provider_server.store.hint_store import HintStore
-from provider_server.store.store import Store
+from provider_server.program.pages.login import set_password
+from provider_server.rounds import home as homes
+from provider_server.rounds.settings import ProviderSettings
+from provider_server.rounds.store.hint_store import HintStore
+from provider_server.rounds.store.store import Store
 from simulation.run.federation import founding_entry, make_group_key, unattended_seats
 from simulation.run.online_service import CONTEXTS, WORKLOADS, a_bundle, labels
-from tenant_client.network.provider_service import Online
+from tenant_client.rounds.network.provider_service import Online
 from tests.support.balancer import balancing
 from tests.support.hinting_provider import draft
 from tests.support.nginx import nginx
@@ -48,7 +48,7 @@ BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("post
 HINTS, PAGES = 40, 40
 PASSWORD = "correct horse battery"
 Balancing = Callable[[Sequence[int]], AbstractContextManager[int]]
-PROGRAM = "from provider_server.cli import app; app()"
+PROGRAM = "from provider_server.program.cli import app; app()"
 
 
 @dataclass(frozen=True)

@@ -23,32 +23,31 @@ from typer.testing import CliRunner
 
 from crypto.errors import AlreadyAnswered, PlanRefused, Refusal, Unreachable
 from crypto.signing import SigningKey
+from federation.base.catalogue_file import write_catalogue
+from federation.base.logs import Format, JsonLines, configure
+from federation.base.web.guard import Asgi
 from federation.protocol.bundle import CatalogueEntry
 from federation.protocol.queries import Query
-from federation.runtime.catalogue_file import write_catalogue
-from federation.runtime.logs import Format, JsonLines, configure
-from federation.runtime.web.guard import Asgi
-from provider_server.cli import app
-from provider_server.metrics import Metrics
-from provider_server.network.connections import DEFAULT_LIMITS
-from provider_server.network.listeners import Listener, private_socket
-from provider_server.network.superlink import RegisteredNode, RunFailed, SuperLink, UnusableNodeKey
-from provider_server.operations import round_runner
-from provider_server.operations.admin import operator_app, watching_app
-from provider_server.operations.round_runner import Rounds, Watched
+from provider_server.program.cli import app
+from provider_server.program.metrics import Metrics
+from provider_server.program.operations import round_runner
+from provider_server.program.operations.admin import operator_app, watching_app
+from provider_server.program.operations.round_runner import Rounds, Watched
+from provider_server.rounds.network.connections import DEFAULT_LIMITS
+from provider_server.rounds.network.listeners import Listener, private_socket
+from provider_server.rounds.network.superlink import RegisteredNode, RunFailed, SuperLink, UnusableNodeKey
 from provider_server.rounds.planning import NothingToCount
 from provider_server.rounds.provider import WeekHeld
-from provider_server.rounds.release import releases_of
 from provider_server.rounds.schedule import BadWindow, Window
-from provider_server.settings import ProviderSettings, Rounds as RoundsTable
-from provider_server.store.claims import RoundsHeld
-from provider_server.store.round_store import LostStep
-from provider_server.week import MaskHolder, Stage
+from provider_server.rounds.settings import ProviderSettings, Rounds as RoundsTable
+from provider_server.rounds.store.claims import RoundsHeld
+from provider_server.rounds.store.round_store import LostStep
+from provider_server.rounds.week import MaskHolder, Stage
 from simulation.run.federation import Federation
 from simulation.run.local_grid import LocalGrid
-from tenant_client.network.flower_app import client_app
-from tenant_client.records.local_secrets import selection_key
-from tenant_client.workload.descriptor import own_sketch, rungs
+from tenant_client.doctor.records.local_secrets import selection_key
+from tenant_client.doctor.workload.descriptor import own_sketch, rungs
+from tenant_client.rounds.network.flower_app import client_app
 from tests.support import schemas
 from tests.support.factories import a_descriptor
 from tests.support.federations import WEEKS, Answerer, Grounds, begin, fail, lease_id
@@ -352,7 +351,7 @@ def test_a_round_with_too_few_contributions_waits_and_is_finished_by_the_next_st
     running.link.silent = set()
     assert running.rounds("manual").step()  # a round that was begun is finished, whoever began it
     assert running.value("pharoah_round_waiting") == 0
-    assert [made.plan.round_id for made in releases_of(running.federation.provider.store)] == [
+    assert [made.plan.round_id for made in running.federation.provider.store.releases()] == [
         waiting and waiting.plan.round_id
     ]
 
@@ -434,7 +433,7 @@ def test_a_week_is_held_once(running: Running) -> None:
     for window in (None, (0, 168)):
         with pytest.raises(WeekHeld, match="0–168"):
             rounds.hold(window)
-    assert len(releases_of(running.federation.provider.store)) == 1
+    assert len(running.federation.provider.store.releases()) == 1
 
 
 @pytest.mark.parametrize("window", [(1, 169), (0, 0), (168, 336), (-168, 0)])
@@ -460,14 +459,14 @@ def test_weeks_in_which_there_is_nothing_to_count_are_skipped_once(
 def test_the_first_window_is_that_of_the_founding_and_not_of_a_restart(running: Running) -> None:
     assert not running.rounds(founded_hour=170.0).step()
     assert running.rounds(founded_hour=10.0).step()
-    assert [made.plan.window for made in releases_of(running.federation.provider.store)] == [WEEKS[0]]
+    assert [made.plan.window for made in running.federation.provider.store.releases()] == [WEEKS[0]]
 
 
 def test_missed_weeks_are_held_oldest_first(running: Running) -> None:
     running.now_hour = 3 * 168 + 30.0
     rounds = running.rounds()
     assert [rounds.step() for _ in range(4)] == [True, True, True, False]
-    held = [(made.plan.start_hour, made.plan.end_hour) for made in releases_of(running.federation.provider.store)]
+    held = [(made.plan.start_hour, made.plan.end_hour) for made in running.federation.provider.store.releases()]
     assert held == list(WEEKS)
 
 
@@ -493,7 +492,7 @@ def test_a_clock_that_was_ahead_for_one_look_blocks_no_week(running: Running) ->
     assert running.federation.provider.unfinished() is None
     running.now_hour = SETTLED + 168.0
     assert rounds.step()
-    held = [made.plan for made in releases_of(running.federation.provider.store)]
+    held = [made.plan for made in running.federation.provider.store.releases()]
     assert [(plan.start_hour, plan.end_hour) for plan in held] == list(WEEKS[:2])
     assert held[-1].round_id != ahead.plan.round_id
 
@@ -521,7 +520,7 @@ def test_what_a_clock_that_was_ahead_has_skipped_comes_again(idle: Running) -> N
     assert not rounds.step()
     idle.now_hour = SETTLED
     assert rounds.step()
-    assert [made.plan.start_hour for made in releases_of(idle.federation.provider.store)] == [0]
+    assert [made.plan.start_hour for made in idle.federation.provider.store.releases()] == [0]
 
 
 # ---- two providers on one store --------------------------------------------------------------------------------------
@@ -529,7 +528,7 @@ def test_what_a_clock_that_was_ahead_has_skipped_comes_again(idle: Running) -> N
 HOLDING = """
 import sys, time
 from pathlib import Path
-from provider_server.store.store import Store
+from provider_server.rounds.store.store import Store
 with Store(Path(sys.argv[1]), create=False).claim.held():
     print("held", flush=True)
     time.sleep(600)

@@ -14,18 +14,18 @@ from crypto.ids import LeaseId, TenantId
 from crypto.signing import open_signed
 from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
 from federation.protocol.queries import Query
-from provider_server.analysis.hazard import Unsettled
+from provider_server.fleet.analysis.hazard import Unsettled
+from provider_server.fleet.learning import findings
+from provider_server.fleet.learning.findings import Findings
+from provider_server.fleet.learning.operators_set import MARK, OperatorsSet, as_operators_see, opened
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.own_failures import OwnFailure, OwnRecord
-from provider_server.learning import findings
-from provider_server.learning.findings import Findings
-from provider_server.learning.operators_set import MARK, OperatorsSet, as_operators_see, opened
-from provider_server.learning.own_events import on_leases
-from provider_server.learning.publisher import Learner, Publisher
-from provider_server.online.bundle_cache import Shelf
-from provider_server.rounds.release import Release
-from provider_server.store.own_store import HoursClosed
-from provider_server.week import publish
+from provider_server.fleet.release import Release
+from provider_server.rounds.online.bundle_cache import Shelf
+from provider_server.rounds.own_events import on_leases
+from provider_server.rounds.publisher import Learner, Publisher
+from provider_server.rounds.store.own_store import HoursClosed
+from provider_server.rounds.week import publish
 from simulation.run.federation import Federation
 from tests.support.changing import replace
 from tests.support.federations import CONTEXT, LEASES, WEEKS, Grounds, begin, fail, hold, lease_id

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from prometheus_client import Metric, generate_latest
 
-from provider_server.metrics import Metrics
-from provider_server.network.grid_tenants import Why
-from provider_server.outputs.node_metrics import NodeMetrics, PlanMetrics
-from provider_server.week import Stage
+from provider_server.program.metrics import Metrics
+from provider_server.program.outputs.node_metrics import NodeMetrics, PlanMetrics
+from provider_server.rounds.network.grid_tenants import Why
+from provider_server.rounds.week import Stage
 from tests import needs
 from tests.support.grafana import objections
 

@@ -13,12 +13,12 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from provider_server.analysis.probation import shipped
-from provider_server.analysis.recurrent import Spells, rate, spells
-from provider_server.cli import app
+from provider_server.fleet.analysis.probation import shipped
+from provider_server.fleet.analysis.recurrent import Spells, rate, spells
+from provider_server.fleet.learning import node_offsets
+from provider_server.fleet.learning.on_probation import load_model
 from provider_server.fleet.outage_files import SCHEMA, UnusableOutages, read_outages
-from provider_server.learning import node_offsets
-from provider_server.learning.on_probation import load_model
+from provider_server.program.cli import app
 from tests.support import schemas
 
 TRACE = Path(__file__).resolve().parents[3] / "shared/data/infinitehbd/fault_trace.json.gz"
@@ -300,7 +300,7 @@ def test_the_verb_counts_every_failure_and_says_what_has_no_time_at_risk(tmp_pat
 
 def test_the_verb_loads_nothing_that_only_models_of_telemetry_need(tmp_path: Path) -> None:
     words = ["hazard", "--events", str(written(tmp_path, HEADER + "a,1,9,hw\nb,1,9,hw\n"))]
-    code = f"import atexit, sys; sys.argv[1:] = {words}; from provider_server.cli import app;"
+    code = f"import atexit, sys; sys.argv[1:] = {words}; from provider_server.program.cli import app;"
     code += " heavy = {'sklearn', 'scipy.stats', 'scipy.optimize'};"
     code += " atexit.register(lambda: print(heavy & {*sys.modules})); app()"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()[-1] == "{'scipy.optimize'}"

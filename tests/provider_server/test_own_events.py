@@ -11,8 +11,8 @@ import pytest
 from lifelines import CoxTimeVaryingFitter
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.buildup import FRESH, SILENT, UNKNOWN
-from provider_server.analysis.fleet_events import (
+from provider_server.fleet.analysis.buildup import FRESH, SILENT, UNKNOWN
+from provider_server.fleet.analysis.fleet_events import (
     LOST,
     QUIET_H,
     Bands,

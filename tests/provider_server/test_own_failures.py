@@ -7,10 +7,10 @@ from scipy.stats import nbinom
 
 from crypto.ids import LeaseId
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.cap_correction import capped_mean
-from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.analysis.own_failures import LOG_RATE, Differ, Leases, OwnFailures, differing
-from provider_server.analysis.ratio_grid import LOG_RATIO
+from provider_server.fleet.analysis.cap_correction import capped_mean
+from provider_server.fleet.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.fleet.analysis.own_failures import LOG_RATE, Differ, Leases, OwnFailures, differing
+from provider_server.fleet.analysis.ratio_grid import LOG_RATIO
 from provider_server.fleet.own_failures import EventsOfLeases, OwnFailure
 
 SHAPE, LEASES, FACTOR = (30, 12), 40, 8.0

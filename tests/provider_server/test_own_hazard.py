@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.own_failures import Leases, differing
-from provider_server.analysis.own_hazard import Places, seen_share
+from provider_server.fleet.analysis.own_failures import Leases, differing
+from provider_server.fleet.analysis.own_hazard import Places, seen_share
 
 JOB_WEEKS, LEVELS, SIZES = 60_000, 12, 5
 OF_LEVEL = np.linspace(0.7, 1.5, LEVELS)  # how wrong hazards are

@@ -7,9 +7,9 @@ import pytest
 from crypto.ids import LeaseId
 from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.fleet.own_failures import OwnFailure
-from provider_server.hints.own_recorder import OwnRecorder, recording
-from provider_server.hints.poller import NotReady
-from provider_server.settings import Telemetry
+from provider_server.program.operations.own_recorder import OwnRecorder, recording
+from provider_server.program.operations.poller import NotReady
+from provider_server.rounds.settings import Telemetry
 from tests.support.leasing import Scene, founded as founded, scene as scene
 
 WEEK = 100 * HOURS_PER_WEEK

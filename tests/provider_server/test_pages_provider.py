@@ -20,26 +20,26 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from federation.base.key_files import HomeError
+from federation.base.visible import json_text
 from federation.protocol.bundle import PairJudgement, RuleEntry
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.privacy_cost import plan_loss
-from federation.runtime.key_files import HomeError
-from federation.runtime.visible import json_text
 from federation.transport.certificates import make_certificate
-from provider_server.analysis.contexts import Context
-from provider_server.cli import app
+from provider_server.fleet.analysis.contexts import Context
 from provider_server.fleet.fabric import Cable, CableEnd, Fabric
+from provider_server.fleet.hints.node_reports import NodeReport, keep as keep_reports
+from provider_server.fleet.learning.votes import SuspectedPart
 from provider_server.fleet.parts import FabricParts
-from provider_server.hints.node_reports import NodeReport, keep as keep_reports
-from provider_server.learning.votes import SuspectedPart
-from provider_server.pages import serving
-from provider_server.pages.app import STATIC
-from provider_server.pages.fabric import NO_COUNT, SUSPECTED, PaceView, SpeedView, fabric
-from provider_server.pages.findings import Event, days, filtered
-from provider_server.pages.fleet import HAZARDS
-from provider_server.pages.hazards import UNKNOWN, band_labels
-from provider_server.pages.html import renderer
-from provider_server.pages.login import (
+from provider_server.program.cli import app
+from provider_server.program.pages import serving
+from provider_server.program.pages.app import STATIC
+from provider_server.program.pages.fabric import NO_COUNT, SUSPECTED, PaceView, SpeedView, fabric
+from provider_server.program.pages.findings import Event, days, filtered
+from provider_server.program.pages.fleet import HAZARDS
+from provider_server.program.pages.hazards import UNKNOWN, band_labels
+from provider_server.program.pages.html import renderer
+from provider_server.program.pages.login import (
     ATTEMPTS,
     FILE,
     REFILL_S,
@@ -51,14 +51,14 @@ from provider_server.pages.login import (
     set_password,
     verifier,
 )
-from provider_server.pages.serving import PageInTheClear, listening
-from provider_server.pages.sessions import IDLE_S, LONGEST_S, MOST_SESSIONS, Sessions
-from provider_server.pages.snapshot import Reader, Snapshot, Votes, context_names
-from provider_server.pages.views import View, view
-from provider_server.store.round_store import RoundState
-from provider_server.store.store import Store
-from provider_server.verbs.console import opened
-from provider_server.verbs.page import plans
+from provider_server.program.pages.serving import PageInTheClear, listening
+from provider_server.program.pages.sessions import IDLE_S, LONGEST_S, MOST_SESSIONS, Sessions
+from provider_server.program.pages.snapshot import Reader, Snapshot, Votes, context_names
+from provider_server.program.pages.views import View, view
+from provider_server.program.verbs.console import opened
+from provider_server.program.verbs.page import plans
+from provider_server.rounds.store.round_store import RoundState
+from provider_server.rounds.store.store import Store
 from simulation.run.play import settings_of
 from tests.support import browsers
 from tests.support.changing import replace

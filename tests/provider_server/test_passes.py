@@ -27,25 +27,25 @@ from crypto.errors import (
 from crypto.ids import EncodedElement, Token
 from crypto.ristretto import Element
 from crypto.signing import SigningKey
+from federation.base.sqlite import Connection
 from federation.protocol.directory import Directory
 from federation.protocol.pass_messages import BATCH, AnonymousCheck, Pass, PassNonce, PassRequest
 from federation.protocol.passes import SECONDS_PER_WEEK, order, passes_of, week_key
 from federation.protocol.services import ProviderMethod
-from federation.runtime.sqlite import Connection
 from federation.transport.client import Peer
 from federation.transport.introductions import Introducing
 from federation.transport.server import Server
-from provider_server.online.passes import LIST_AGAIN_WEEKS, LISTED_WEEKS, SLACK_S, Passes, Till, list_keys
-from provider_server.online.service import serve_online
-from provider_server.online.sessions import Sessions
+from provider_server.rounds.online.passes import LIST_AGAIN_WEEKS, LISTED_WEEKS, SLACK_S, Passes, Till, list_keys
+from provider_server.rounds.online.service import serve_online
+from provider_server.rounds.online.sessions import Sessions
 from simulation.run.federation import Federation
-from tenant_client.cli import app
-from tenant_client.network import anonymous
-from tenant_client.network.anonymous import SPREAD_S, NoPass, ask, buy, order_moment
-from tenant_client.network.provider_service import Online
-from tenant_client.records import passes as kept_passes
-from tenant_client.records.database import open_database
-from tenant_client.records.questions import noted
+from tenant_client.doctor.records import passes as kept_passes
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.questions import noted
+from tenant_client.program.cli import app
+from tenant_client.rounds.network import anonymous
+from tenant_client.rounds.network.anonymous import SPREAD_S, NoPass, ask, buy, order_moment
+from tenant_client.rounds.network.provider_service import Online
 from tests.provider_server.test_online import HOST, KEY, Hints, Served, a_bundle, line, tls
 from tests.support.factories import labels
 from tests.support.federations import Grounds, begin
@@ -322,7 +322,7 @@ def test_spent_passes_are_remembered_for_as_long_as_they_are_good(place: Place) 
 
 def test_a_provider_with_a_key_for_one_tenant_sells_it_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = place.database()
-    monkeypatch.setattr("provider_server.online.passes.week_key", lambda _seed, week: week_key(b"\1" * 32, week))
+    monkeypatch.setattr("provider_server.rounds.online.passes.week_key", lambda _seed, week: week_key(b"\1" * 32, week))
     with pytest.raises(PeerFault, match="proof does not show"):
         buy(place.online(), connection, place.directory(), WEEK + 1)
     assert kept_passes.kept(connection, WEEK + 1) == 0

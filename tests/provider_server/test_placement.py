@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
-from provider_server.analysis.placement import choose, matched
-from provider_server.analysis.probation import shipped
-from provider_server.cli import app
-from provider_server.hints import node_reports
-from provider_server.hints.node_placement import PlacedNode, placed
-from provider_server.hints.node_reports import NodeReport
-from provider_server.learning.hardware import Repair
-from provider_server.learning.on_probation import OnProbation
+from provider_server.fleet.analysis.placement import choose, matched
+from provider_server.fleet.analysis.probation import shipped
+from provider_server.fleet.hints import node_reports
+from provider_server.fleet.hints.node_placement import PlacedNode, placed
+from provider_server.fleet.hints.node_reports import NodeReport
+from provider_server.fleet.learning.hardware import Repair
+from provider_server.fleet.learning.on_probation import OnProbation
+from provider_server.program.cli import app
 
 HOUR = 480_000
 

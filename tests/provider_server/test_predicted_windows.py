@@ -17,9 +17,9 @@ from federation.protocol.causes import Domain
 from federation.protocol.life_table import LifeTable
 from federation.protocol.noise import Integers
 from federation.protocol.plan import HOURS_PER_WEEK
-from provider_server.analysis.calibration import Calibration, calibrate
-from provider_server.analysis.drift import Alarm, Watched, alarms, windows_between
-from provider_server.analysis.prediction import (
+from provider_server.fleet.analysis.calibration import Calibration, calibrate
+from provider_server.fleet.analysis.drift import Alarm, Watched, alarms, windows_between
+from provider_server.fleet.analysis.prediction import (
     Comparison,
     Expected,
     Prediction,
@@ -31,9 +31,9 @@ from provider_server.analysis.prediction import (
     score,
 )
 from provider_server.fleet.exposure import rows_of
-from provider_server.learning import windows
-from provider_server.learning.windows import infrastructure, mean_risks, predict_window
-from provider_server.rounds.release import Release
+from provider_server.fleet.learning import windows
+from provider_server.fleet.learning.windows import infrastructure, mean_risks, predict_window
+from provider_server.fleet.release import Release
 from simulation.cloud.scenario import load
 from simulation.studies.learning import Year, live, releases, small
 from tests.support.changing import replace

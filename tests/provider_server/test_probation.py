@@ -13,8 +13,8 @@ from lifelines import CoxTimeVaryingFitter
 from scipy.special import gammaln
 from scipy.stats import nbinom
 
-from provider_server.analysis import probation
-from provider_server.analysis.probation import (
+from provider_server.fleet.analysis import probation
+from provider_server.fleet.analysis.probation import (
     LONGEST_H,
     Probation,
     _after,
@@ -25,7 +25,7 @@ from provider_server.analysis.probation import (
     shipped,
     standing,
 )
-from provider_server.analysis.recurrent import Spells, spells
+from provider_server.fleet.analysis.recurrent import Spells, spells
 from provider_server.fleet.outage_files import SCHEMA, read_outages
 
 EDGES = (24.0, 240.0)

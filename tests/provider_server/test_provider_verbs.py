@@ -12,17 +12,17 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-import provider_server.cli
-import tenant_client.cli
+import provider_server.program.cli
+import tenant_client.program.cli
 import trustee.cli
 from crypto.ids import LeaseId
+from federation.base.settings import load
 from federation.protocol.invitation import accept
-from federation.runtime.settings import load
-from provider_server.settings import ProviderSettings
+from provider_server.rounds.settings import ProviderSettings
 from tests.support import schemas
 from tests.support.federations import WEEKS, Grounds, begin, fail, hold
 
-CLI = {"provider": provider_server.cli.app, "tenant": tenant_client.cli.app, "trustee": trustee.cli.app}
+CLI = {"provider": provider_server.program.cli.app, "tenant": tenant_client.program.cli.app, "trustee": trustee.cli.app}
 LINE = {"lease": "0a" * 16, "nodes": 2, "start_h": 1.0, "end_h": 30.0, "context": "rack 1", "level": 1}
 
 

@@ -10,14 +10,14 @@ from crypto.ids import LeaseId
 from crypto.signing import open_signed
 from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry, PairJudgement
 from federation.protocol.queries import Query
-from provider_server.analysis.hazard import Unsettled
+from provider_server.fleet.analysis.hazard import Unsettled
+from provider_server.fleet.learning import findings
+from provider_server.fleet.learning.findings import Findings
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.own_failures import OwnRecord
-from provider_server.learning import findings
-from provider_server.learning.findings import Findings
-from provider_server.learning.publisher import Publisher
-from provider_server.rounds.release import Release
-from provider_server.week import publish
+from provider_server.fleet.release import Release
+from provider_server.rounds.publisher import Publisher
+from provider_server.rounds.week import publish
 from simulation.run.federation import Federation
 from tests.support.changing import replace
 from tests.support.federations import WEEKS, Grounds, begin, fail, hold

@@ -9,7 +9,7 @@ from scipy.stats import binom, binomtest, norm
 
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.matching import (
+from provider_server.fleet.analysis.matching import (
     Arm,
     pair_at_random,
     rosenbaum_gamma,
@@ -19,7 +19,7 @@ from provider_server.analysis.matching import (
     strata_of,
     upper_tail,
 )
-from provider_server.analysis.quasi_experiment import Criteria, PairVerdict, judge, mantel_haenszel
+from provider_server.fleet.analysis.quasi_experiment import Criteria, PairVerdict, judge, mantel_haenszel
 from tests import needs
 from tests.support.changing import replace
 

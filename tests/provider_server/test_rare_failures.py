@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from federation.protocol.life_table import Dimension, LifeTable
-from provider_server.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.fleet.analysis.mismatch import Mismatches, find_mismatches
 
 MEAN, SPARSE = 1.8, 0.5  # failures of a pair, and of those with few
 

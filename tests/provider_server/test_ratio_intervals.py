@@ -8,8 +8,8 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.analysis.own_failures import Leases
+from provider_server.fleet.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.fleet.analysis.own_failures import Leases
 
 SHAPE, LEASES, CLOUDS = (40, 15), 30, 2
 DIMENSIONS = tuple(

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 from federation.protocol.toml_tables import BadTable
-from provider_server.analysis.buildup import BuildUp, signals, signals_of
-from provider_server.analysis.metric_worth import Evidence, Fitted, Scores, changes, choose, thresholds_reached
+from provider_server.fleet.analysis.buildup import BuildUp, signals, signals_of
+from provider_server.fleet.analysis.metric_worth import Evidence, Fitted, Scores, changes, choose, thresholds_reached
+from provider_server.fleet.learning.hardware import WARM_UP_H
+from provider_server.fleet.learning.recipe import SLOW_S, Cost, Gathered, Reading, advise
 from provider_server.fleet.telemetry.prometheus import PrometheusSettings
 from provider_server.fleet.telemetry.quality import Tally
 from provider_server.fleet.telemetry.recipe import FAILURES, Ingredient, Recipe, load
-from provider_server.learning.hardware import WARM_UP_H
-from provider_server.learning.recipe import SLOW_S, Cost, Gathered, Reading, advise
-from provider_server.verbs.telemetry import HOURS
+from provider_server.program.verbs.telemetry import HOURS
 from tests.provider_server.test_buildup import ECC, FLAPS, HEAT, after, fleet, level, row, summary
 from tests.provider_server.test_telemetry_prometheus import ask, matrix, played
 from tests.provider_server.test_verbs_telemetry import END, START, call, told, write

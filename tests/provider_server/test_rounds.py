@@ -29,8 +29,8 @@ from federation.protocol.round_messages import (
     UnmaskShare,
 )
 from provider_server.rounds.round import Grouping, Round, new_round
-from provider_server.store.round_store import TRANSITIONS, Answer, LostStep, RoundState, RoundStore
-from provider_server.store.store import Store
+from provider_server.rounds.store.round_store import TRANSITIONS, Answer, LostStep, RoundState, RoundStore
+from provider_server.rounds.store.store import Store
 from tests.support.changing import replace
 from tests.support.endorsing import endorsed_set
 from tests.support.factories import (
@@ -257,7 +257,9 @@ def test_the_last_endorsement_and_the_step_that_it_allows_are_kept_together(
     for trustee in QUORUM[:3]:
         round_.endorse(trustee, an_endorsement(round_, trustee))
     with monkeypatch.context() as patched:
-        patched.setattr("provider_server.store.round_store._move", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patched.setattr(
+            "provider_server.rounds.store.round_store._move", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         with pytest.raises(KeyboardInterrupt):
             round_.endorse(5, an_endorsement(round_, 5))
     resumed = again(round_)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from federation.protocol.version_ranges import VersionRange, parse, version
-from provider_server.analysis.conditions import NumberRange, OneOf, Records
-from provider_server.analysis.rules import Rule, find_rules
+from provider_server.fleet.analysis.conditions import NumberRange, OneOf, Records
+from provider_server.fleet.analysis.rules import Rule, find_rules
 from tests.support.changing import replace
 
 NCCL = ["2.17.1", "2.18.1", "2.18.6", "2.19.3", "2.20.5", "2.21.5"]

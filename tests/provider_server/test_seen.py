@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from federation.protocol.life_table import Floats, LifeTable
-from provider_server.learning.seen import Seen
-from provider_server.rounds.release import Release
+from provider_server.fleet.learning.seen import Seen
+from provider_server.fleet.release import Release
 from simulation.cloud.cloud import build_cloud, moved
 from simulation.cloud.scenario import load
 from simulation.run.play import settings_of

@@ -10,8 +10,8 @@ from hypothesis import given, strategies as st
 from crypto.errors import NotSignedIn, TooManyRequests
 from crypto.ids import TenantId
 from federation.protocol.service_messages import SESSION_BYTES, SignIn
-from provider_server.online.sessions import SIGN_IN_WITHIN_S, Buckets, Rate, Sessions, session_key
-from provider_server.store.revocations import LIFETIME_S, SLACK_S
+from provider_server.rounds.online.sessions import SIGN_IN_WITHIN_S, Buckets, Rate, Sessions, session_key
+from provider_server.rounds.store.revocations import LIFETIME_S, SLACK_S
 
 TENANT, OTHER = TenantId(bytes(15) + b"\1"), TenantId(bytes(15) + b"\2")
 KEY = session_key(bytes(range(32)))

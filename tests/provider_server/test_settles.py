@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from federation.protocol.life_table import Dimension, LifeTable
-from provider_server.analysis import mismatch
-from provider_server.analysis.hazard import HazardFit, fit_hazard
-from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.analysis.own_failures import Leases
+from provider_server.fleet.analysis import mismatch
+from provider_server.fleet.analysis.hazard import HazardFit, fit_hazard
+from provider_server.fleet.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.fleet.analysis.own_failures import Leases
 from tests.support.changing import replace
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from provider_server.analysis.slow_contexts import slow_contexts
+from provider_server.fleet.analysis.slow_contexts import slow_contexts
 
 CONTEXTS = [f"c{number}" for number in range(20)]
 

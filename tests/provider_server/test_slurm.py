@@ -21,19 +21,19 @@ import pytest
 from typer.testing import CliRunner
 
 from crypto.ids import LeaseId, TenantId
+from federation.base.key_files import read_key
+from federation.base.settings import BadSettings
 from federation.protocol.job_leases import lease_key, lease_of_job
 from federation.protocol.service_messages import LeaseChange, LeaseEnd
-from federation.runtime.key_files import read_key
-from federation.runtime.settings import BadSettings
-from provider_server import home as homes
-from provider_server.cli import app
 from provider_server.fleet.slurm import JobStart, UnusableSlurm, read_starts
-from provider_server.intake.lease_events import Change, End
-from provider_server.intake.recorder import LeaseRecorder
-from provider_server.intake.slurm import Look, Turn, events_of, follow
+from provider_server.program.cli import app
+from provider_server.rounds import home as homes
+from provider_server.rounds.intake.lease_events import Change, End
+from provider_server.rounds.intake.recorder import LeaseRecorder
+from provider_server.rounds.intake.slurm import Look, Turn, events_of, follow
 from provider_server.rounds.provider import Provider
-from provider_server.settings import Leases
-from tenant_client.run.run_directory import LEASE_KEY, lease_name
+from provider_server.rounds.settings import Leases
+from tenant_client.doctor.run.run_directory import LEASE_KEY, lease_name
 from tests.support.federations import Grounds
 
 FOLDER = Path(__file__).parent / "slurm"
@@ -425,8 +425,11 @@ def test_a_lease_tells_nothing_of_its_job_without_the_key(grounds: Grounds) -> N
 
 def test_a_look_loads_neither_rounds_nor_what_counts_in_them() -> None:
     """It is run again and again, by hand or by cron."""
-    code = "import sys; from provider_server import home; from provider_server.intake import recorder, slurm;"
-    code += " print({'numpy', 'rbcl', 'provider_server.rounds.provider', 'provider_server.learning'} & {*sys.modules})"
+    code = (
+        "import sys; from provider_server.rounds import home; from provider_server.rounds.intake import recorder, slurm"
+    )
+    unwanted = "'numpy', 'rbcl', 'provider_server.rounds.provider', 'provider_server.fleet.learning'"
+    code += f"; print({{{unwanted}}} & {{*sys.modules}})"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from federation.runtime.hostlist import hostlist
+from federation.base.hostlist import hostlist
 from provider_server.fleet.slurm import JobStart, read_starts
-from provider_server.settings import Leases
+from provider_server.rounds.settings import Leases
 
 FILE = Path(__file__).parent / "slurm/sacct-22.05.8-several-partitions.json"
 ANEW_S = 1795721800  # when job ids began anew

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from provider_server.analysis.recurrent import are_failures
+from provider_server.fleet.analysis.recurrent import are_failures
 from provider_server.fleet.outage_files import UnusableOutages, read_outages
 from provider_server.fleet.slurm_nodes import kind_of
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from provider_server.analysis.spares import AVAILABILITY, Floats, down_share, peak_spares, spares_needed
-from provider_server.cli import app
+from provider_server.fleet.analysis.spares import AVAILABILITY, Floats, down_share, peak_spares, spares_needed
+from provider_server.program.cli import app
 
 TRACE = Path(__file__).resolve().parents[3] / "shared/data/infinitehbd/fault_trace.json.gz"
 HOURS = 400_000.0

@@ -42,13 +42,13 @@ from flwr.proto.node_pb2 import Node
 from flwr.serverapp import Grid, ServerApp
 
 from crypto.errors import PharoahError
+from federation.base.web.guard import Receive, Scope, Send
 from federation.protocol.queries import ROUND_BUNDLE_SHA256, Query
-from federation.runtime.web.guard import Receive, Scope, Send
 from federation.transport.flower_wire import CONTROL, FLEET, PROTOBUF, SignedTime, call
-from provider_server.network.flower_app import server_app
-from provider_server.network.grid_tenants import RETURN_S, GridTenants, Silence, Why
-from provider_server.network.listeners import PASSED, PUSH_OBJECT, SMALL_BODY, STRANGERS_BODY, CannotListen
-from provider_server.network.superlink import (
+from provider_server.rounds.network.flower_app import server_app
+from provider_server.rounds.network.grid_tenants import RETURN_S, GridTenants, Silence, Why
+from provider_server.rounds.network.listeners import PASSED, PUSH_OBJECT, SMALL_BODY, STRANGERS_BODY, CannotListen
+from provider_server.rounds.network.superlink import (
     RunFailed,
     SuperLink,
     UnusableNodeKey,
@@ -57,9 +57,9 @@ from provider_server.network.superlink import (
     round_bundle,
     run_server_app,
 )
-from provider_server.week import Tenants
+from provider_server.rounds.week import Tenants
 from simulation.run.processes import free_ports
-from tenant_client.network.flower_node import (
+from tenant_client.rounds.network.flower_node import (
     FleetNode,
     Link,
     NodeKey,
@@ -449,8 +449,8 @@ PROVIDER = """
 import sys, time
 from pathlib import Path
 from federation.protocol.queries import Query
-from provider_server.network.flower_app import server_app
-from provider_server.network.superlink import SuperLink, SuperLinkSettings
+from provider_server.rounds.network.flower_app import server_app
+from provider_server.rounds.network.superlink import SuperLink, SuperLinkSettings
 
 state, socket_, certificate, key = map(Path, sys.argv[1:5])
 link = SuperLink(SuperLinkSettings(state, socket_, certificate, key, "127.0.0.1", int(sys.argv[5])))
@@ -522,7 +522,7 @@ NODE = """
 import sys, threading, time
 from pathlib import Path
 
-from tenant_client.network.flower_node import NodeSettings, serve
+from tenant_client.rounds.network.flower_node import NodeSettings, serve
 
 def answer(verb, payload):
     print("asked", flush=True)
@@ -689,8 +689,8 @@ def watch(event, arguments):
         print("starts", arguments[1], flush=True)
 sys.addaudithook(watch)
 from pathlib import Path
-from provider_server.network.flower_app import server_app
-from provider_server.network.superlink import SuperLink, SuperLinkSettings
+from provider_server.rounds.network.flower_app import server_app
+from provider_server.rounds.network.superlink import SuperLink, SuperLinkSettings
 with SuperLink(SuperLinkSettings(*map(Path, sys.argv[1:5]), "127.0.0.1")) as link:
     link.run(server_app(lambda tenants: print("ran"), wanted=0))
 """

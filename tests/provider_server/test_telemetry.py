@@ -16,8 +16,8 @@ import polars as pl
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from federation.base.reading import SourceError
 from federation.protocol.toml_tables import BadTable
-from federation.runtime.reading import SourceError
 from provider_server.fleet.telemetry.catalogue import BLANKS, METRICS, parse
 from provider_server.fleet.telemetry.files import FileSource, Layout, UnusableFile
 from provider_server.fleet.telemetry.inventory import Inventory, InventoryError, Nic, NvLink, load

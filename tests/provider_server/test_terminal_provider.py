@@ -16,12 +16,12 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-import provider_server.cli
+import provider_server.program.cli
 import simulation.cli
 from crypto.errors import PharoahError
-from federation.runtime.logs import Format, configure
-from provider_server.reporting.findings_text import explanation_lines, learnt_lines
-from provider_server.verbs.console import failing, print_rows
+from federation.base.logs import Format, configure
+from provider_server.program.reporting.findings_text import explanation_lines, learnt_lines
+from provider_server.program.verbs.console import failing, print_rows
 from simulation.judge.report import render
 from tests.jobs import wrapped
 from tests.support.terminals import FORGED, HOSTILE, HOSTILE_NAME, assert_obeys_nothing, lines_that_begin, on_a_terminal
@@ -36,7 +36,7 @@ ROW: dict[str, Any] = {
 }
 
 
-def calm(*words: object, app: object = provider_server.cli.app, code: int | None = None) -> Result:
+def calm(*words: object, app: object = provider_server.program.cli.app, code: int | None = None) -> Result:
     """What a verb says, none of which a terminal obeys."""
     result = CliRunner().invoke(app, [str(word) for word in words])  # type: ignore[arg-type]
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
@@ -221,7 +221,7 @@ def test_a_report_obeys_nothing() -> None:
 def test_bars_move_the_cursor_and_foreign_words_beside_them_do_not() -> None:
     program = (
         "import sys\n"
-        "from federation.runtime import screen\n"
+        "from federation.base import screen\n"
         "screen.guard()\n"
         "with screen.progress() as bars:\n"
         "    for _ in bars.track(range(3), description='weeks'):\n"

@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 
 from crypto.ids import LeaseId
 from crypto.signing import open_signed
+from federation.base.catalogue_file import write_catalogue
 from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
-from federation.runtime.catalogue_file import write_catalogue
-from provider_server import home as homes
-from provider_server.analysis.buildup import BuildUp
-from provider_server.analysis.contexts import Context
-from provider_server.cli import app
+from provider_server.fleet.analysis.buildup import BuildUp
+from provider_server.fleet.analysis.contexts import Context
+from provider_server.fleet.learning.hardware import keep, load
 from provider_server.fleet.leases import Lease
-from provider_server.learning.hardware import keep, load
+from provider_server.program.cli import app
+from provider_server.rounds import home as homes
 from tests.support import schemas
 from tests.support.changing import replace
 from tests.support.federations import CONTEXT, WEEKS, Grounds, begin, fail, hold, lease_id

@@ -14,15 +14,15 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from federation.protocol.service_messages import Action, HintState, Suspicion
-from provider_server.analysis.buildup import BuildUp
-from provider_server.cli import app
+from provider_server.fleet.analysis.buildup import BuildUp
+from provider_server.fleet.learning import hardware
+from provider_server.fleet.learning.hardware import REPAIRS, WARM_UP_H, Repair, load, load_repairs
 from provider_server.fleet.telemetry.files import FileSource
 from provider_server.fleet.telemetry.inventory import Inventory
 from provider_server.fleet.telemetry.samples import Window
-from provider_server.hints.poller import STATE
-from provider_server.learning import hardware
-from provider_server.learning.hardware import REPAIRS, WARM_UP_H, Repair, load, load_repairs
-from provider_server.verbs.telemetry import HOURS
+from provider_server.program.cli import app
+from provider_server.program.operations.poller import STATE
+from provider_server.program.verbs.telemetry import HOURS
 from tests.provider_server.test_live import HEATING, HOT, Scene, feed, scene
 from tests.support import schemas
 

@@ -8,11 +8,11 @@ import pytest
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.judgement import FALSE_SHARE, HARMFUL_RATIO, surest, suspected
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.blocks import NO_BLOCK, Lent
-from provider_server.analysis.cap_correction import capped_mean
-from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.analysis.noisy_counts import LOG_FACTOR
-from provider_server.learning.verdicts import PairFinding, affordable, judge_pairs, within_budget
+from provider_server.fleet.analysis.blocks import NO_BLOCK, Lent
+from provider_server.fleet.analysis.cap_correction import capped_mean
+from provider_server.fleet.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.fleet.analysis.noisy_counts import LOG_FACTOR
+from provider_server.fleet.learning.verdicts import PairFinding, affordable, judge_pairs, within_budget
 from tests.support.changing import replace
 
 WORKLOADS, CONTEXTS = 20, 10

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.own_failures import Leases
-from provider_server.analysis.version_sight import OwnPairs
-from provider_server.analysis.versions import Partition, partitions
+from provider_server.fleet.analysis.own_failures import Leases
+from provider_server.fleet.analysis.version_sight import OwnPairs
+from provider_server.fleet.analysis.versions import Partition, partitions
 
 SIZE, CONTEXTS, NOISE_SD = 3, 20, 15.5
 SEEN = 0.5  # of the failures of a version of usual visibility

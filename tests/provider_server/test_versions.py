@@ -9,9 +9,9 @@ from scipy.stats import norm
 from sklearn.metrics import adjusted_rand_score
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis import versions
-from provider_server.analysis.noisy_counts import LOG_FACTOR
-from provider_server.analysis.versions import PairPrior, Partition, partitions
+from provider_server.fleet.analysis import versions
+from provider_server.fleet.analysis.noisy_counts import LOG_FACTOR
+from provider_server.fleet.analysis.versions import PairPrior, Partition, partitions
 from tests.support.changing import replace
 
 

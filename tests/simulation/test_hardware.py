@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from provider_server.learning.hardware import label_of
+from provider_server.fleet.learning.hardware import label_of
 from simulation.cloud.cloud import Cloud, build_cloud
 from simulation.cloud.hardware import NODES, context_names, fleet, label
 from simulation.cloud.scenario import load

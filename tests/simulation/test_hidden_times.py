@@ -11,11 +11,11 @@ import pytest
 
 from crypto.ids import RoundId
 from crypto.masking import MaskKey
+from federation.base.visible import json_text
 from federation.protocol.life_table import Dimension, LifeTable
 from federation.protocol.noise import Integers
 from federation.protocol.plan import MaskTrustee, Plan
 from federation.protocol.privacy_cost import plan_loss
-from federation.runtime.visible import json_text
 from provider_server.rounds.planning import PlanSettings, make_plan
 from simulation.replay import lives, lung_times, titan_times
 from simulation.replay.bands import time_in_bands
@@ -24,7 +24,7 @@ from simulation.replay.lives import DELTA, Life, Replay
 from simulation.replay.lung_times import LungTimesResult, replay_lung_times
 from simulation.replay.titan import PLACES, guessed_deaths, levels_of
 from simulation.replay.titan_times import TitanTimesResult, replay_titan_times
-from tenant_client.records.journal import LabelledFailure
+from tenant_client.doctor.records.journal import LabelledFailure
 from tenant_client.rounds.counts import build_tables
 from tests.support import schemas
 from tests.support.plans import InsecureSeeded

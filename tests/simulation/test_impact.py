@@ -12,10 +12,10 @@ from crypto.ids import LeaseId, Token
 from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement, Statement
 from federation.protocol.check import Check
 from federation.protocol.service_messages import Action, HintState, Suspicion
-from provider_server.analysis.buildup import BuildUp
+from provider_server.fleet.analysis.buildup import BuildUp
+from provider_server.fleet.hints.episodes import Draft
+from provider_server.fleet.release import Release
 from provider_server.fleet.telemetry.summaries import REPORTED, HourSummary
-from provider_server.rounds.release import Release
-from provider_server.store.hint_store import Draft
 from simulation.cloud import degradation
 from simulation.cloud.arrivals import Leases
 from simulation.cloud.cloud import Cloud, build_cloud
@@ -38,8 +38,8 @@ from simulation.studies import impact as bench_impact
 from simulation.studies.attendance import InsecureRepeatable
 from simulation.studies.impact import token, trial_of
 from simulation.studies.learning import Year
-from tenant_client.advice.own_history import Joined
-from tenant_client.records.own_leases import OwnLease
+from tenant_client.doctor.advice.own_history import Joined
+from tenant_client.doctor.records.own_leases import OwnLease
 from tests.support.changing import replace
 
 COSTS = Costs()

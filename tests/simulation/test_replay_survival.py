@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from federation.runtime.visible import json_text
+from federation.base.visible import json_text
 from simulation.replay import lives
 from simulation.replay.brca import (
     EDGES_YEARS,

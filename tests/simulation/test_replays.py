@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from federation.runtime.visible import json_text
+from federation.base.visible import json_text
 from simulation.replay import lives
 from simulation.replay.lives import DataError
 from simulation.replay.philly import PhillyResult, replay_philly

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from federation.runtime.visible import json_text
+from federation.base.visible import json_text
 from simulation.cli import app
 from simulation.studies import impact
 from simulation.studies.registry import STUDIES, Study

@@ -17,7 +17,7 @@ from simulation.judge.histories import Histories, alone
 from simulation.judge.user_loop import Trial
 from simulation.studies.check_history import Precision, summary
 from simulation.studies.impact import trial_of
-from tenant_client.records.own_leases import OwnLease
+from tenant_client.doctor.records.own_leases import OwnLease
 
 
 @cache

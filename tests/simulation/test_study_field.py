@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from federation.protocol.causes import CAUSES, Domain
-from provider_server.analysis import mismatch
-from provider_server.learning import verdicts, witness
+from provider_server.fleet.analysis import mismatch
+from provider_server.fleet.learning import verdicts, witness
 from simulation.cloud.cloud import build_cloud
 from simulation.cloud.scenario import load, names
 from simulation.cloud.visibility import visible

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from federation.protocol.causes import CAUSES, Domain
-from provider_server.learning.findings import learn
+from provider_server.fleet.learning.findings import learn
 from simulation.cloud.scenario import load
 from simulation.studies.learning import Year, judge, live, releases, settings_for, small, true_rates
 from tests.support.factories import InsecureSilence

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from federation.protocol.causes import CAUSES, Domain
-from provider_server.analysis.recurrent import spells
+from provider_server.fleet.analysis.recurrent import spells
 from simulation.cloud.cloud import Cloud, build_cloud
 from simulation.cloud.node_faults import Use, draw_faults, fitted, fleet_outages
 from simulation.cloud.node_places import placed

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tenant_client.diagnosis.collectives import CollectiveFindings, analyse
-from tenant_client.sources.flight_recorder import CollectiveState, Dump, Group, Operation, Records
+from tenant_client.doctor.diagnosis.collectives import CollectiveFindings, analyse
+from tenant_client.doctor.sources.flight_recorder import CollectiveState, Dump, Group, Operation, Records
 
 S, R, C = CollectiveState.SCHEDULED, CollectiveState.STARTED, CollectiveState.COMPLETED
 

@@ -14,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from federation.protocol.noise import Integers, SystemSampler
-from tenant_client.home import open_tenant
+from tenant_client.rounds.home import open_tenant
 from tests.support.waiting import PATIENCE_S
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from provider_server.store.store import Store
-from provider_server.store.tables import metadata
+from provider_server.rounds.store.store import Store
+from provider_server.rounds.store.tables import metadata
 from tests import needs
 
 

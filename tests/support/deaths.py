@@ -33,10 +33,10 @@ import sqlalchemy as sa
 
 from crypto.errors import PharoahError, Unreachable
 from crypto.ids import RoundId
+from federation.base import sqlite
 from federation.protocol.queries import Query
-from federation.runtime import sqlite
 from provider_server.rounds.provider import Provider
-from provider_server.week import MaskHolder
+from provider_server.rounds.week import MaskHolder
 from simulation.run.federation import Federation
 from tenant_client.rounds.tenant import Tenant
 from tests.support.changing import replace

@@ -17,9 +17,8 @@ import sqlalchemy as sa
 
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.service_messages import Hint, Suspicion
-from provider_server.hints.episodes import Episodes, HintLimits, LeaseHazard
-from provider_server.store.hint_store import Draft
-from provider_server.store.store import Store
+from provider_server.fleet.hints.episodes import Draft, Episodes, HintLimits, LeaseHazard
+from provider_server.rounds.store.store import Store
 from tests.support.deaths import Fate
 
 TENANTS = (TenantId(b"tenant of lease 0"[:16]), TenantId(b"other tenant, 1."))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from federation.protocol.judgement import surest
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.analysis.mismatch import find_mismatches
+from provider_server.fleet.analysis.mismatch import find_mismatches
 
 SHAPE, FAILURES, FACTOR, NOISE_SD = (40, 15), 8.0, 8.0, 3.0
 CANNOT_FAIL, LEFT, MOVED = 0.2, 0.25, 0.1

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from federation.runtime import sqlite
+from federation.base import sqlite
 from provider_server.rounds.provider import Provider
 from tests.support.deaths import WRITE
 from trustee import trustee as trustee_module

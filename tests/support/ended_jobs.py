@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tenant_client.records.attempts import Attempts
-from tenant_client.records.database import open_database
+from tenant_client.doctor.records.attempts import Attempts
+from tenant_client.doctor.records.database import open_database
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = ROOT / "tests" / "jobs" / "ended_job.py"

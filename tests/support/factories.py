@@ -21,27 +21,27 @@ from crypto.ids import Digest, EncodedElement, LeaseId, MaskPublicKey, RoundId, 
 from crypto.masking import MaskKey, MaskStream
 from crypto.signing import SigningKey, name_of, reopened
 from crypto.threshold import KeyShare
+from federation.base.clock import now_hour
+from federation.base.pinned_directory import pin
+from federation.base.sqlite import Connection
 from federation.protocol.causes import Domain
 from federation.protocol.directory import Chain, Directory, Member
 from federation.protocol.noise import Integers, NoiseSampler, SystemSampler
 from federation.protocol.plan import MaskTrustee, Plan
 from federation.protocol.round_messages import Contribution, ContributionHeader, Ladder, Ownership
 from federation.protocol.seats import TrusteeRecord
-from federation.runtime.clock import now_hour
-from federation.runtime.pinned_directory import pin
-from federation.runtime.sqlite import Connection
 from provider_server.fleet.leases import Lease
 from provider_server.rounds.planning import PlanSettings, make_plan
 from provider_server.rounds.round import Grouping, Round, new_round
-from provider_server.store.round_store import Answer, RoundStore
-from provider_server.store.store import Store
+from provider_server.rounds.store.round_store import Answer, RoundStore
+from provider_server.rounds.store.store import Store
 from simulation.run.federation import founding_entry, make_group_key
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Failure, LabelledFailure, Unit
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Failure, LabelledFailure, Unit
+from tenant_client.doctor.workload.descriptor import Descriptor
 from tenant_client.rounds.policy import Policy
 from tenant_client.rounds.tenant import Tenant
 from tenant_client.rounds.tokens import TrusteeService
-from tenant_client.workload.descriptor import Descriptor
 from tests.support.changing import replace
 from trustee.trustee import Trustee, TrusteeLimits
 

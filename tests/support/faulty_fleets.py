@@ -9,8 +9,8 @@ import numpy as np
 import polars as pl
 from numpy.random import Generator
 
-from provider_server.analysis.fault_classes import classify, exposure
-from provider_server.analysis.recurrent import spells
+from provider_server.fleet.analysis.fault_classes import classify, exposure
+from provider_server.fleet.analysis.recurrent import spells
 
 NODES, HOURS, CAUSES, WORKLOADS, FAULTY = 400, 365 * 24, 3, 6, 8
 RATE_PER_HOUR = 6.5 / 1000 / 24

@@ -32,23 +32,23 @@ from federation.protocol.noise import Integers, NoiseSampler
 from federation.protocol.plan import Mechanism, Plan
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import UnmaskCall, UnmaskRequest
+from provider_server.fleet.learning.findings import Findings
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.own_failures import OwnRecord
-from provider_server.learning.findings import Findings
-from provider_server.learning.publisher import Publisher
-from provider_server.network.grid_tenants import GridTenants, Silence
+from provider_server.fleet.release import Release
+from provider_server.rounds.network.grid_tenants import GridTenants, Silence
 from provider_server.rounds.planning import MARGINALS, PlanSettings
 from provider_server.rounds.provider import Provider
-from provider_server.rounds.release import Release, releases_of
-from provider_server.store.store import Store
-from provider_server.week import MaskHolder, federated_week, publish
+from provider_server.rounds.publisher import Publisher
+from provider_server.rounds.store.store import Store
+from provider_server.rounds.week import MaskHolder, federated_week, publish
 from simulation.judge.exactness import differences
 from simulation.run.federation import Federation, found
 from simulation.run.local_grid import Deliver, LocalGrid, local_task
-from tenant_client.home import open_tenant
-from tenant_client.network.flower_app import client_app
-from tenant_client.records.journal import Failure
-from tenant_client.records.outbox import Outbox
+from tenant_client.doctor.records.journal import Failure
+from tenant_client.doctor.records.outbox import Outbox
+from tenant_client.rounds.home import open_tenant
+from tenant_client.rounds.network.flower_app import client_app
 from tenant_client.rounds.tenant import StartedLease, Tenant
 from tests.support.factories import a_descriptor, header_of
 from tests.support.seats import mask_key_of
@@ -202,7 +202,7 @@ def hold(
     provider, publisher = federation.provider, federation.publisher
     with local_task():
         tenants = GridTenants(LocalGrid(apps, silent=silent, deliver=deliver), 0.0, 0.0)
-        done = [made for made in releases_of(provider.store) if made.plan.start_hour == window[0]]
+        done = [made for made in provider.store.releases() if made.plan.start_hour == window[0]]
         if not done:
             held = federated_week(provider, publisher, tenants, trustees or federation.trustees, window)
             return held, tenants.silences
@@ -299,7 +299,7 @@ def complaints(
 
 def _about_releases(federation: Federation, window: Window, missing: frozenset[int]) -> Iterator[str]:
     provider = federation.provider
-    made = [one for one in releases_of(provider.store) if (one.plan.start_hour, one.plan.end_hour) == window]
+    made = [one for one in provider.store.releases() if (one.plan.start_hour, one.plan.end_hour) == window]
     if len(made) != 1:
         yield f"{len(made)} releases of the week"
     if provider.unfinished() is not None:

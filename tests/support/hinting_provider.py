@@ -16,12 +16,12 @@ from pathlib import Path
 from crypto.ids import LeaseId, TenantId
 from crypto.signing import SigningKey
 from federation.protocol.service_messages import Action, HintState, Suspicion
-from provider_server.online.service import serve_online
-from provider_server.online.sessions import Sessions, session_key
+from provider_server.fleet.hints.episodes import Draft
+from provider_server.rounds.online.service import serve_online
+from provider_server.rounds.online.sessions import Sessions, session_key
 from provider_server.rounds.provider import Provider
-from provider_server.settings import ProviderSettings
-from provider_server.store.hint_store import Draft
-from provider_server.store.store import Store
+from provider_server.rounds.settings import ProviderSettings
+from provider_server.rounds.store.store import Store
 from tests.support.federations import WEEKS
 
 EVERY_S = 0.01

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from crypto.ids import LeaseId
-from provider_server.analysis.buildup import BuildUp
-from provider_server.analysis.contexts import Context, ContextMap
-from provider_server.intake.lines import Taken, take_each, total
-from provider_server.intake.recorder import LeaseRecorder
-from provider_server.learning.hardware import Kept, keep
+from provider_server.fleet.analysis.buildup import BuildUp
+from provider_server.fleet.analysis.contexts import Context, ContextMap
+from provider_server.fleet.learning.hardware import Kept, keep
+from provider_server.rounds.intake.lines import Taken, take_each, total
+from provider_server.rounds.intake.recorder import LeaseRecorder
 from provider_server.rounds.provider import Provider
 from tests.support.federations import Grounds
 

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from federation.runtime.reading import DEFAULT_LIMITS, CappedReader
-from tenant_client.diagnosis.diagnose import diagnose, gather
+from federation.base.reading import DEFAULT_LIMITS, CappedReader
+from tenant_client.doctor.diagnosis.diagnose import diagnose, gather
 
 LOGS = Path(__file__).resolve().parents[1] / "logs"
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -11,12 +11,12 @@ from pathlib import Path
 from federation.protocol.causes import Domain
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.queries import Query
-from provider_server.analysis.buildup import BuildUp
-from provider_server.analysis.contexts import Context, ContextMap
-from provider_server.learning.hardware import Kept, keep
+from provider_server.fleet.analysis.buildup import BuildUp
+from provider_server.fleet.analysis.contexts import Context, ContextMap
+from provider_server.fleet.learning.hardware import Kept, keep
 from simulation.cloud.scenario import load
 from simulation.run.play import Player
-from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
+from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
 from tests.support.changing import replace
 
 WEEKS, TENANTS, ANSWERED, CONTEXTS, NODES = 3, 10, 6, 4, 12

@@ -1,8 +1,8 @@
 """Findings about single pairs as a test wants them."""
 
 from federation.protocol.bundle import PairJudgement
-from provider_server.analysis.quasi_experiment import Control, PairEvidence, PairVerdict
-from provider_server.learning.verdicts import PairFinding
+from provider_server.fleet.analysis.quasi_experiment import Control, PairEvidence, PairVerdict
+from provider_server.fleet.learning.verdicts import PairFinding
 
 
 def pair(workload: str, context: str, probability: float, judgement: PairJudgement) -> PairFinding:

@@ -11,8 +11,8 @@ import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
 from federation.protocol.life_table import Floats
-from provider_server.analysis.contexts import ContextMap
-from provider_server.analysis.selection import Ints, NodeTable, Selected
+from provider_server.fleet.analysis.contexts import ContextMap
+from provider_server.fleet.analysis.selection import Ints, NodeTable, Selected
 
 MODELS = ("A100-SXM4-80GB", "H100-SXM5-80GB", "MI300X")
 DRIVERS = ("535.104.05", "535.183.01", "550.90.07")

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.random import Generator
 from packaging.specifiers import SpecifierSet
 
-from provider_server.analysis.conditions import Records
-from tenant_client.advice.incompatibilities import TABLE
+from provider_server.fleet.analysis.conditions import Records
+from tenant_client.doctor.advice.incompatibilities import TABLE
 from tests.support.upgrades import VERSIONS
 
 COMPONENTS = ("cuda", "cudnn", "nccl", "torch", "triton")

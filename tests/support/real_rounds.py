@@ -11,18 +11,18 @@ from pathlib import Path
 import numpy as np
 
 from crypto.ids import LeaseId
+from federation.base.pinned_directory import pin
 from federation.protocol.noise import Integers, NoiseSampler
 from federation.protocol.queries import Query
-from federation.runtime.pinned_directory import pin
 from provider_server.fleet.leases import Lease
+from provider_server.fleet.release import Release
 from provider_server.rounds.planning import PlanSettings
 from provider_server.rounds.provider import Provider
-from provider_server.rounds.release import Release
-from provider_server.store.store import Store
-from provider_server.week import MaskHolder, federated_round
+from provider_server.rounds.store.store import Store
+from provider_server.rounds.week import MaskHolder, federated_round
 from simulation.studies.audit.parties import Parties, Party
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Failure, Unit
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Failure, Unit
 from tenant_client.rounds.policy import Policy
 from tenant_client.rounds.tenant import Tenant
 from tests.support.factories import ladder

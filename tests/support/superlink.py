@@ -44,9 +44,9 @@ from flwr.proto.fleet_pb2 import ActivateNodeRequest, RegisterNodeFleetRequest, 
 
 from federation.protocol.queries import ROUND_BUNDLE_SHA256, Answer
 from federation.transport.flower_wire import FLEET, PROTOBUF, SignedTime, call
-from provider_server.network.superlink import SuperLinkSettings, bundle, claim_new_run
+from provider_server.rounds.network.superlink import SuperLinkSettings, bundle, claim_new_run
 from simulation.run.processes import free_ports
-from tenant_client.network.flower_node import (
+from tenant_client.rounds.network.flower_node import (
     Announced,
     FleetNode,
     Link,

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from federation.runtime.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
-from tenant_client.sources import execution_trace as execution, kineto as chrome
-from tenant_client.sources.trace import Trace
+from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
+from tenant_client.doctor.sources import execution_trace as execution, kineto as chrome
+from tenant_client.doctor.sources.trace import Trace
 
 Event = dict[str, Any]
 Shape = list[int]

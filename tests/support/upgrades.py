@@ -14,11 +14,11 @@ import numpy as np
 from numpy.random import Generator
 from packaging.specifiers import SpecifierSet
 
-from tenant_client.advice.culprits import explained
-from tenant_client.advice.incompatibilities import TABLE, Effect
-from tenant_client.advice.own_runs import NothingToCompare, Run
-from tenant_client.records.attempts import Attempt, AttemptCause, AttemptState
-from tenant_client.workload.descriptor import Descriptor
+from tenant_client.doctor.advice.culprits import explained
+from tenant_client.doctor.advice.incompatibilities import TABLE, Effect
+from tenant_client.doctor.advice.own_runs import NothingToCompare, Run
+from tenant_client.doctor.records.attempts import Attempt, AttemptCause, AttemptState
+from tenant_client.doctor.workload.descriptor import Descriptor
 
 RELEASES = {  # as published, older first
     "cuda": "11.7 11.8 12.0 12.1 12.2 12.3 12.4 12.5 12.6 12.8 12.9",

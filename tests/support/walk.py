@@ -36,19 +36,18 @@ from crypto.ids import LeaseId, RoundId, TenantId
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.queries import Query
 from provider_server.fleet.leases import Lease
-from provider_server.network.grid_tenants import GridTenants
+from provider_server.rounds.network.grid_tenants import GridTenants
 from provider_server.rounds.planning import MaskKeysServed
 from provider_server.rounds.provider import Provider
-from provider_server.rounds.release import releases_of
 from provider_server.rounds.round import Round
-from provider_server.store.round_store import RoundState
-from provider_server.week import MaskHolder, federated_week, give_up
+from provider_server.rounds.store.round_store import RoundState
+from provider_server.rounds.week import MaskHolder, federated_week, give_up
 from simulation.judge.exactness import weeks_counted
 from simulation.run.federation import Federation
 from simulation.run.local_grid import LocalGrid, local_task
-from tenant_client.home import create, pin
-from tenant_client.network.flower_app import client_app
-from tenant_client.records.journal import Failure
+from tenant_client.doctor.records.journal import Failure
+from tenant_client.rounds.home import create, pin
+from tenant_client.rounds.network.flower_app import client_app
 from tenant_client.rounds.tenant import StartedLease, Tenant
 from tests.support.disks import Disks, Killed, Trouble
 from tests.support.factories import a_descriptor
@@ -429,7 +428,7 @@ class Walk:
                 yield f"tenant {number} was charged twice for the weeks {twice}"
 
     def _about_releases(self) -> Iterator[str]:
-        releases = releases_of(self.provider.store)
+        releases = self.provider.store.releases()
         for release in releases[self._exact :]:
             if not is_exact(self._federation(), release):
                 yield f"the release of hours {release.plan.start_hour}–{release.plan.end_hour} is not exact"
@@ -442,7 +441,7 @@ class Walk:
 
     def _about_losses(self) -> Iterator[str]:
         """A week that no endorsed set names a tenant for counts in the next window of which the set does."""
-        counted, failures = weeks_counted(releases_of(self.provider.store)), 0
+        counted, failures = weeks_counted(self.provider.store.releases()), 0
         for number, tenant in self.tenants.items():
             weeks, wanted = counted[tenant.id], self._to_count(number, tenant.id)
             if (lost := wanted - weeks) and tenant.id not in self.gone:
@@ -451,14 +450,14 @@ class Walk:
                 yield f"the weeks {sorted(more)} of tenant {number} count, and no set says that they wait"
             happened = tenant.journal.failures(0, WEEKS * HOURS_PER_WEEK)
             failures += sum(int(one.failure.at_h) // HOURS_PER_WEEK in weeks for one in happened)
-        total = sum(round(float(made.tables[0].events.sum())) for made in releases_of(self.provider.store))
+        total = sum(round(float(made.tables[0].events.sum())) for made in self.provider.store.releases())
         if total != failures:
             yield f"the releases count {total} failures of {failures}"
 
     def _to_count(self, number: int, tenant: TenantId) -> set[int]:
         """The weeks that a tenant counts in if nothing is lost: by the sets of the rounds, and who was released."""
         found, waiting, epoch = set[int](), set[int](), 0
-        released = {made.plan.round_id for made in releases_of(self.provider.store)}
+        released = {made.plan.round_id for made in self.provider.store.releases()}
         for round_ in self._rounds():
             plan, ended = round_.plan, round_.ended()
             waiting = {week for week in waiting if plan.epoch == epoch} | set(_weeks(*plan.window))

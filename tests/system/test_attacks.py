@@ -57,21 +57,21 @@ from federation.protocol.round_messages import (
     UnmaskShare,
 )
 from provider_server.fleet.leases import Lease
-from provider_server.learning.publisher import Publisher
-from provider_server.network.grid_tenants import GridTenants, Silence, Why
+from provider_server.fleet.release import Release
 from provider_server.rounds.grouping import PoisonedRound
+from provider_server.rounds.network.grid_tenants import GridTenants, Silence, Why
 from provider_server.rounds.planning import PlanSettings
-from provider_server.rounds.release import Release, releases_of
+from provider_server.rounds.publisher import Publisher
 from provider_server.rounds.round import Round
-from provider_server.week import federated_week
+from provider_server.rounds.week import federated_week
 from simulation.run.federation import Federation, found
 from simulation.run.local_grid import Deliver, LocalGrid, local_task
-from tenant_client.network.flower_app import client_app
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Failure
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Failure
+from tenant_client.doctor.workload.descriptor import Descriptor, rungs
+from tenant_client.rounds.network.flower_app import client_app
 from tenant_client.rounds.tenant import StartedLease
 from tenant_client.rounds.tokens import TokenSource, TrusteeService
-from tenant_client.workload.descriptor import Descriptor, rungs
 from tests.support.changing import replace
 from tests.support.factories import (
     POLICY,
@@ -963,14 +963,14 @@ def test_a_round_of_one_group_with_a_huge_lie_is_not_released(eight: Federation)
     with pytest.raises(PoisonedRound, match="1 of 1 groups hold impossible counts") as caught:
         a_week(eight, {2: adding(eight, 2, 2**40)})
     assert "nothing was released" in caught.value.hint
-    assert releases_of(eight.provider.store) == []
+    assert eight.provider.store.releases() == []
 
 
 def test_a_round_of_which_most_groups_are_poisoned_is_not_released(twelve: Federation) -> None:
     liars = {number: adding(twelve, number, 2**40 + number) for number in range(GROUPS * GROUP)}
     with pytest.raises(PoisonedRound, match="3 of 3 groups hold impossible counts"):
         a_week(twelve, liars)
-    assert releases_of(twelve.provider.store) == []
+    assert twelve.provider.store.releases() == []
 
 
 def test_a_contribution_of_last_week_signed_anew_costs_its_group_and_the_others_are_exact(twelve: Federation) -> None:
@@ -990,7 +990,7 @@ def test_a_contribution_of_last_week_signed_anew_costs_its_group_and_the_others_
     release, _ = a_week(twelve, {5: replaying}, window=(168, 336))
     assert 5 not in counted(twelve, release)
     assert (release.contributors, pairs(release)) == (SPOILT, float(SPOILT))
-    assert [made.contributors for made in releases_of(twelve.provider.store)] == [GROUPS * GROUP, SPOILT]
+    assert [made.contributors for made in twelve.provider.store.releases()] == [GROUPS * GROUP, SPOILT]
 
 
 BUSY, HONEST, TENFOLD, WEEKS = 60, 4, 40, 9  # it took three weeks to five in seven runs

@@ -19,12 +19,12 @@ from crypto.signing import SigningKey, open_signed, reopened
 from federation.protocol.directory import Chain, DirectoryEntry, Member, next_entry
 from federation.protocol.enrolment import TrusteeCard, open_trustee_card
 from federation.protocol.round_messages import UnmaskRequest
-from provider_server.network.grid_tenants import GridTenants
-from provider_server.store.round_store import RoundState
-from provider_server.week import MaskHolder, federated_week
+from provider_server.rounds.network.grid_tenants import GridTenants
+from provider_server.rounds.store.round_store import RoundState
+from provider_server.rounds.week import MaskHolder, federated_week
 from simulation.run.federation import Federation
 from simulation.run.local_grid import LocalGrid, local_task
-from tenant_client.network.flower_app import client_app
+from tenant_client.rounds.network.flower_app import client_app
 from tests.support.changing import replace
 from tests.support.factories import WEEK, Cast, a_plan, keys, plan_digest, signed
 from tests.support.hiding import looks_hidden

@@ -20,12 +20,12 @@ from federation.protocol.endorsed import EndedRound, EndedRounds, EndorsedSet
 from federation.protocol.plan import Plan
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import Endorsement, UnmaskRequest
+from provider_server.fleet.release import Release
 from provider_server.rounds import provider as provider_module
 from provider_server.rounds.planning import MaskKeysServed
 from provider_server.rounds.provider import Provider, RoundUnderWay
-from provider_server.rounds.release import Release
-from provider_server.store.round_store import LostStep, RoundState
-from provider_server.week import give_up
+from provider_server.rounds.store.round_store import LostStep, RoundState
+from provider_server.rounds.week import give_up
 from simulation.run.federation import Federation
 from tenant_client.rounds.tenant import Tenant
 from tests.support.federations import WEEKS, Answerer, Grounds, begin, hold, is_exact

@@ -24,15 +24,15 @@ from federation.protocol.plan import Mechanism, Plan
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import Contribution, UnmaskRequest
 from provider_server.fleet.leases import Lease
-from provider_server.network.grid_tenants import GridTenants
+from provider_server.fleet.release import Release
 from provider_server.rounds.grouping import PoisonedRound
+from provider_server.rounds.network.grid_tenants import GridTenants
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
-from provider_server.rounds.release import Release, releases_of
-from provider_server.week import MaskHolder, federated_week
+from provider_server.rounds.week import MaskHolder, federated_week
 from simulation.run.federation import Federation, found
 from simulation.run.local_grid import LocalGrid, local_task
-from tenant_client.network.flower_app import client_app
-from tenant_client.records.journal import Failure
+from tenant_client.doctor.records.journal import Failure
+from tenant_client.rounds.network.flower_app import client_app
 from tenant_client.rounds.tenant import StartedLease
 from tests.support.chances import RARE, has_variance, missed_variance
 from tests.support.changing import replace
@@ -145,8 +145,8 @@ def test_every_window_has_the_noise_of_those_who_answered_in_it(twenty: Federati
         noise, stated = noise_in(twenty, release, present), variance_of(release)
         assert has_variance(noise, stated)
         assert not has_variance(noise, 2.0 * stated)
-    assert [made.contributors for made in releases_of(twenty.provider.store)] == [20, 6, 12]
-    assert len({made.plan.noise_layers for made in releases_of(twenty.provider.store)}) == 1
+    assert [made.contributors for made in twenty.provider.store.releases()] == [20, 6, 12]
+    assert len({made.plan.noise_layers for made in twenty.provider.store.releases()}) == 1
 
 
 @pytest.mark.nightly
@@ -189,7 +189,7 @@ def test_a_lie_in_a_layer_that_is_opened_is_a_lie_in_a_count(twenty: Federation)
     """Beyond the ceilings it is found; there is one group here, so the round is lost and nothing is released."""
     with pytest.raises(PoisonedRound):
         a_week(twenty, range(10), attackers={3: Answerer(twenty, 3, opened_vector(twenty, 10), 2**40)})
-    assert releases_of(twenty.provider.store) == []
+    assert twenty.provider.store.releases() == []
 
 
 @pytest.mark.nightly
@@ -250,7 +250,7 @@ def test_a_trustee_that_takes_off_other_layers_spoils_the_round_and_thins_no_noi
     trustees = [Meddler(twenty, 4, pretended) if one.index == 4 else one for one in twenty.trustees]
     with pytest.raises(PoisonedRound):
         a_week(twenty, range(10), trustees=trustees)
-    assert releases_of(twenty.provider.store) == []
+    assert twenty.provider.store.releases() == []
 
 
 def test_the_same_round_is_not_opened_for_a_second_set_with_fewer_layers(twenty: Federation) -> None:

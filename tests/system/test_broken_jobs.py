@@ -20,11 +20,11 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.advice.explanation import Explanation, explain
-from tenant_client.advice.failure_facts import Known, facts_of
-from tenant_client.records.attempts import Attempt
-from tenant_client.records.database import open_database
-from tenant_client.sources.reasons import REASONS
+from tenant_client.doctor.advice.explanation import Explanation, explain
+from tenant_client.doctor.advice.failure_facts import Known, facts_of
+from tenant_client.doctor.records.attempts import Attempt
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.sources.reasons import REASONS
 from tests import needs
 from tests.jobs.wrapped import JOBS, attempts, start
 

@@ -81,7 +81,7 @@ def test_a_hint_is_answered_with_one_checkpoint(package: str, loop: str, tmp_pat
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     head = HEAD.format(examples=str(ROOT / "examples/callbacks"), run=str(run_dir), saved=str(tmp_path / "saved"))
-    autoload = str(ROOT / "tenant_client/run/hook/autoload")
+    autoload = str(ROOT / "tenant_client/doctor/run/hook/autoload")
     paths = os.pathsep.join([autoload, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     (tmp_path / "job.py").write_text(head + loop)
     done = subprocess.run(

@@ -16,19 +16,23 @@ import pytest
 import yaml
 from typer.main import get_command
 
-import provider_server.cli
-import tenant_client.cli
+import provider_server.program.cli
+import tenant_client.program.cli
 import trustee.cli
-from federation.runtime.console import verbs_of
+from federation.base.console import verbs_of
 from pharoah_kubernetes.objects import PATHS
-from provider_server.settings import ProviderSettings
+from provider_server.rounds.settings import ProviderSettings
 from tests import needs
 from tests.support.kubernetes_schema import PUBLISHED
 from trustee.settings import TrusteeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART, MANIFESTS = ROOT / "ops/helm/pharoah", ROOT / "ops/kubernetes"
-ROLES = {"provider": provider_server.cli.app, "trustee": trustee.cli.app, "tenant": tenant_client.cli.app}
+ROLES = {
+    "provider": provider_server.program.cli.app,
+    "trustee": trustee.cli.app,
+    "tenant": tenant_client.program.cli.app,
+}
 READ = ["get", "list", "watch"]
 # Manifests beside those of the roles: the role, and the values that they are made with.
 MORE = {

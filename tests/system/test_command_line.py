@@ -21,18 +21,18 @@ from click.testing import Result
 from typer.main import get_command
 from typer.testing import CliRunner
 
-import provider_server.cli
+import provider_server.program.cli
 import simulation.cli
-import tenant_client.cli
+import tenant_client.program.cli
 import trustee.cli
-from federation.runtime import logs
-from federation.runtime.console import verbs_of
-from provider_server.home import SAMPLE
+from federation.base import logs
+from federation.base.console import verbs_of
+from provider_server.rounds.home import SAMPLE
 
 PROGRAMS = {
-    "pharoah-tenant": tenant_client.cli.app,
+    "pharoah-tenant": tenant_client.program.cli.app,
     "pharoah-trustee": trustee.cli.app,
-    "pharoah-provider": provider_server.cli.app,
+    "pharoah-provider": provider_server.program.cli.app,
     "pharoah-sim": simulation.cli.app,
 }
 LEASE = "0a" * 16

@@ -19,19 +19,19 @@ from msgspec.structs import fields
 from typer.main import get_command
 from typer.testing import CliRunner
 
-import provider_server.cli
+import provider_server.program.cli
 import simulation.cli
-import tenant_client.cli
+import tenant_client.program.cli
 from crypto.ids import LeaseId, Token
+from federation.base.console import verbs_of
 from federation.protocol.bundle import MismatchEntry, PairJudgement
 from federation.protocol.check import Check
-from federation.runtime.console import verbs_of
 from provider_server.rounds.planning import PlanSettings
-from provider_server.store.store import Store
+from provider_server.rounds.store.store import Store
 from simulation.cloud.scenario import Scenario, names
 from simulation.run.federation import found
-from tenant_client.records.database import SCHEMA
-from tenant_client.records.journal import Unit
+from tenant_client.doctor.records.database import SCHEMA
+from tenant_client.doctor.records.journal import Unit
 from tests.support import schemas
 from trustee import anchors as trustee_anchors, cli as trustee_cli, meter, places, trustee
 
@@ -45,8 +45,8 @@ DOCUMENTS = sorted(
 PAGES_AT_MOST, RECORDS_AT_MOST = 20, 16
 README, COMMANDS = ROOT / "README.md", ROOT / "docs/start.md"
 PROGRAMS = {
-    "pharoah-tenant": tenant_client.cli.app,
-    "pharoah-provider": provider_server.cli.app,
+    "pharoah-tenant": tenant_client.program.cli.app,
+    "pharoah-provider": provider_server.program.cli.app,
     "pharoah-trustee": trustee_cli.app,
     "pharoah-sim": simulation.cli.app,
 }
@@ -214,7 +214,7 @@ def test_a_file_that_is_named_is_the_one_that_is_linked(document: Path) -> None:
 
 def test_the_walks_name_functions_and_a_wrong_one_is_noticed() -> None:
     named = NAMED.findall(ARCHITECTURE.read_text(encoding="utf-8"))
-    assert ("federated_week", "../provider_server/week.py") in named
+    assert ("federated_week", "../provider_server/rounds/week.py") in named
     assert "Round.shut" not in defined(ROOT / "provider_server/rounds/round.py")
 
 
@@ -277,7 +277,7 @@ def test_every_verb_is_shown() -> None:
 
 def test_readme_shows_what_diagnose_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    said = CliRunner().invoke(tenant_client.cli.app, ["diagnose", "tests/logs/nvlink_error_messy"]).stdout
+    said = CliRunner().invoke(tenant_client.program.cli.app, ["diagnose", "tests/logs/nvlink_error_messy"]).stdout
     for line in next(block for block in outputs(README) if block[0].startswith("nvlink_error")):
         pattern = ".*".join(re.escape(piece.strip(" ")) for piece in line.split("…"))
         assert re.search(pattern, said), f"README shows {line!r}, but:\n{said}"

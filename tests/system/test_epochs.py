@@ -15,19 +15,19 @@ from crypto.signing import open_signed_by, reopened
 from federation.protocol.plan import Mechanism, Plan
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import LADDER_LABELS, Registration, TokenLink
+from provider_server.fleet.learning.findings import Findings, learn
 from provider_server.fleet.leases import Lease, context_links
 from provider_server.fleet.own_failures import OwnRecord
-from provider_server.learning.findings import Findings, learn
-from provider_server.learning.publisher import Publisher
-from provider_server.network.grid_tenants import GridTenants
+from provider_server.fleet.release import Release
+from provider_server.rounds.network.grid_tenants import GridTenants
 from provider_server.rounds.planning import MARGINALS, PlanSettings
-from provider_server.rounds.release import Release, releases_of
-from provider_server.week import federated_week
+from provider_server.rounds.publisher import Publisher
+from provider_server.rounds.week import federated_week
 from simulation.run.federation import Federation, found
 from simulation.run.local_grid import LocalGrid, local_task
-from tenant_client.disclosure import owner_view
-from tenant_client.network.flower_app import client_app
-from tenant_client.records.journal import Failure
+from tenant_client.doctor.records.journal import Failure
+from tenant_client.rounds.disclosure import owner_view
+from tenant_client.rounds.network.flower_app import client_app
 from tenant_client.rounds.tenant import StartedLease
 from tests.support.changing import replace
 from tests.support.factories import a_descriptor
@@ -144,7 +144,7 @@ def test_what_was_learnt_of_a_pair_goes_on_in_the_next_epoch_where_owners_enough
     assert {release.table("pairs").levels("context") for release in seen.releases} == {
         made[2].table("pairs").levels("context")
     }
-    assert [workloads(release) for release in releases_of(federation.provider.store)] == tokens  # what is stored stays
+    assert [workloads(release) for release in federation.provider.store.releases()] == tokens  # what is stored stays
 
 
 def workloads(release: Release) -> tuple[str, ...]:

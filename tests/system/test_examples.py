@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tenant_client.run.hook.progress import file_name, read
+from tenant_client.doctor.run.hook.progress import file_name, read
 from tests import needs
 
 needs.package("torch")

@@ -21,14 +21,14 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from hypothesis import Phase, given, settings, strategies as st
 
 from crypto.errors import CohortTooSmall, PeerFault, PharoahError, Unreachable
+from federation.base.sqlite import StorageFailed, reporting
 from federation.protocol.queries import BLOB, RECORD, Query
-from federation.runtime.sqlite import StorageFailed, reporting
-from provider_server.network.grid_tenants import Why
-from provider_server.rounds.release import Release
-from provider_server.store.round_store import RoundState
-from provider_server.week import MaskHolder
+from provider_server.fleet.release import Release
+from provider_server.rounds.network.grid_tenants import Why
+from provider_server.rounds.store.round_store import RoundState
+from provider_server.rounds.week import MaskHolder
 from simulation.run.federation import Federation
-from tenant_client.records.database import open_database
+from tenant_client.doctor.records.database import open_database
 from tests.support.changing import replace
 from tests.support.federations import (
     COHORT,
@@ -333,7 +333,7 @@ def test_of_a_full_disk_the_provider_hears_the_name_and_the_tenant_the_rest(
         (0, Why.FAILED, "StorageFailed")
     }
     here = {record.name: record.getMessage() for record in caplog.records if "disk is full" in record.getMessage()}
-    assert set(here) == {"tenant_client.network.flower_app"}
+    assert set(here) == {"tenant_client.rounds.network.flower_app"}
 
 
 def test_what_a_disk_does_is_told_apart_from_what_a_bug_does(tmp_path: Path) -> None:

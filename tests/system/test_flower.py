@@ -29,7 +29,7 @@ from packaging.version import Version
 from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PharoahError
 from federation.protocol.queries import BLOB, RECORD, Fault, Query, unwrap, wrap
 from federation.transport import flower_wire
-from provider_server.network.flower import (
+from provider_server.rounds.network.flower import (
     COMPLETED,
     FAILED,
     MESSAGE_UNAVAILABLE,
@@ -37,9 +37,17 @@ from provider_server.network.flower import (
     SUPERLINK_NODE,
     UNFINISHED,
 )
-from provider_server.network.flower_app import server_app, task_identity
-from provider_server.network.grid_tenants import FLOWER_ERRORS, PULL_AT_ONCE, Grid, GridTenants, NodeId, Silence, Why
-from provider_server.network.superlink import (
+from provider_server.rounds.network.flower_app import server_app, task_identity
+from provider_server.rounds.network.grid_tenants import (
+    FLOWER_ERRORS,
+    PULL_AT_ONCE,
+    Grid,
+    GridTenants,
+    NodeId,
+    Silence,
+    Why,
+)
+from provider_server.rounds.network.superlink import (
     BUNDLE,
     NO_CODE,
     _flower_app,
@@ -47,10 +55,10 @@ from provider_server.network.superlink import (
     bundle,
     run_server_app,
 )
-from provider_server.week import Tenants
+from provider_server.rounds.week import Tenants
 from simulation.run.local_grid import ClientAppFailed, LocalGrid, local_task
-from tenant_client.network.flower import INVALID_FAB
-from tenant_client.network.flower_app import client_app
+from tenant_client.rounds.network.flower import INVALID_FAB
+from tenant_client.rounds.network.flower_app import client_app
 from tests.support.superlink import REPOSITORY, SuperLink, pinned_node, run_stock_server_app, superlink
 from tests.support.waiting import PATIENCE_S
 
@@ -190,7 +198,9 @@ def test_of_an_error_only_the_class_name_crosses(
     assert seconds < PATIENCE_S
     assert (replies[0].error.code, replies[0].error.reason) == (code, name)
     assert SECRET.encode() not in replies[0].deflate()
-    seen = [record.getMessage() for record in caplog.records if record.name == "provider_server.network.grid_tenants"]
+    seen = [
+        record.getMessage() for record in caplog.records if record.name == "provider_server.rounds.network.grid_tenants"
+    ]
     assert seen == [f"node {node_id} has no answer to contribution: failed {name}"]
     assert SECRET in caplog.text  # the tenant's own log does say what happened
 
@@ -225,7 +235,7 @@ def test_the_stock_command_runs_the_server_app_of_a_bundle(link: SuperLink, tmp_
     module = f"""
 from pathlib import Path
 from federation.protocol.queries import Query
-from provider_server.network.flower_app import server_app, task_identity
+from provider_server.rounds.network.flower_app import server_app, task_identity
 
 def run(tenants):
     Path({str(tmp_path / "answers")!r}).write_bytes(b" ".join(tenants.ask(Query.BUNDLE, b"week 7")))
@@ -600,7 +610,7 @@ def test_a_message_costs_less_than_a_millisecond() -> None:
     assert min(once() for _ in range(3)) < 1e-3
 
 
-# ---- what is assumed of Flower: provider_server/network/flower.py, tenant_client/network/flower.py
+# ---- what is assumed of Flower: provider_server/rounds/network/flower.py, tenant_client/rounds/network/flower.py
 
 
 def flower(place: str) -> Any:

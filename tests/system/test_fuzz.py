@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from federation.runtime.reading import CappedReader
+from federation.base.reading import CappedReader
 from fuzz import run
 from fuzz.mutation import until_broken
 from fuzz.targets import TARGETS, Broken, Target, require
-from tenant_client.sources import job_log
+from tenant_client.doctor.sources import job_log
 
 # Found and not mended yet: an input, and what escapes where the target's own error should. `make fuzz` stops at them.
 # Found and mended.

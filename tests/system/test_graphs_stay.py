@@ -7,53 +7,56 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import provider_server.cli
-import tenant_client.cli
+import provider_server.program.cli
+import tenant_client.program.cli
 
 ROOT = Path(__file__).resolve().parents[2]
 # Each module that holds a graph or an explanation, and who may import it: nothing that sends or makes messages. Votes
 # (docs/fabric.md) take two things out of graphs. The provider's parts become keyed tokens of grants; the two nodes that
 # an attempt of the tenant stalled between become a vote in its journal, and counts with noise are all that leaves.
 MAY_IMPORT = {
-    "tenant_client.sources.nccl_topology": {
-        "tenant_client/diagnosis/rank_graph.py",
-        "tenant_client/run/diagnose_attempt.py",
-        "tenant_client/run/lease_paths.py",
+    "tenant_client.doctor.sources.nccl_topology": {
+        "tenant_client/doctor/diagnosis/rank_graph.py",
+        "tenant_client/doctor/run/diagnose_attempt.py",
+        "tenant_client/doctor/run/lease_paths.py",
     },
-    "tenant_client.run.lease_paths": {"tenant_client/pages/app.py", "tenant_client/verbs/path.py"},
-    "tenant_client.diagnosis.rank_graph": {
-        "tenant_client/advice/path_health.py",
-        "tenant_client/diagnosis/network_pair.py",
-        "tenant_client/run/diagnose_attempt.py",
-        "tenant_client/run/lease_paths.py",
+    "tenant_client.doctor.run.lease_paths": {
+        "tenant_client/program/pages/app.py",
+        "tenant_client/program/verbs/path.py",
     },
-    "tenant_client.advice.path_health": {"tenant_client/run/lease_paths.py"},
-    "tenant_client.advice.clues": {
-        "tenant_client/advice/explanation.py",
-        "tenant_client/advice/failure_facts.py",
-        "tenant_client/advice/replacement.py",
+    "tenant_client.doctor.diagnosis.rank_graph": {
+        "tenant_client/doctor/advice/path_health.py",
+        "tenant_client/doctor/diagnosis/network_pair.py",
+        "tenant_client/doctor/run/diagnose_attempt.py",
+        "tenant_client/doctor/run/lease_paths.py",
     },
-    "tenant_client.advice.explanation": {
-        "tenant_client/advice/failure_facts.py",
-        "tenant_client/advice/replacement.py",
-        "tenant_client/disclosure/happened.py",
-        "tenant_client/verbs/explain.py",
-        "tenant_client/verbs/replacement.py",
+    "tenant_client.doctor.advice.path_health": {"tenant_client/doctor/run/lease_paths.py"},
+    "tenant_client.doctor.advice.clues": {
+        "tenant_client/doctor/advice/explanation.py",
+        "tenant_client/doctor/advice/failure_facts.py",
+        "tenant_client/doctor/advice/replacement.py",
     },
-    "tenant_client.advice.failure_facts": {
-        "tenant_client/disclosure/happened.py",
-        "tenant_client/verbs/explain.py",
-        "tenant_client/verbs/replacement.py",
+    "tenant_client.doctor.advice.explanation": {
+        "tenant_client/doctor/advice/failure_facts.py",
+        "tenant_client/doctor/advice/replacement.py",
+        "tenant_client/rounds/disclosure/happened.py",
+        "tenant_client/program/verbs/explain.py",
+        "tenant_client/program/verbs/replacement.py",
     },
-    "tenant_client.advice.replacement": {"tenant_client/verbs/replacement.py"},
+    "tenant_client.doctor.advice.failure_facts": {
+        "tenant_client/rounds/disclosure/happened.py",
+        "tenant_client/program/verbs/explain.py",
+        "tenant_client/program/verbs/replacement.py",
+    },
+    "tenant_client.doctor.advice.replacement": {"tenant_client/program/verbs/replacement.py"},
     "provider_server.fleet.fabric": {
         "provider_server/fleet/fabric_files.py",
         "provider_server/fleet/parts.py",
-        "provider_server/hints/path_health.py",
-        "provider_server/verbs/path.py",
+        "provider_server/fleet/hints/path_health.py",
+        "provider_server/program/verbs/path.py",
     },
-    "provider_server.fleet.fabric_files": {"provider_server/home.py", "provider_server/verbs/path.py"},
-    "provider_server.hints.path_health": {"provider_server/verbs/path.py"},
+    "provider_server.fleet.fabric_files": {"provider_server/rounds/home.py", "provider_server/program/verbs/path.py"},
+    "provider_server.fleet.hints.path_health": {"provider_server/program/verbs/path.py"},
 }
 
 
@@ -96,8 +99,8 @@ def no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_paths_and_explanations_are_shown_without_a_connection(tmp_path: Path) -> None:
     from contextlib import closing
 
-    from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
-    from tenant_client.records.database import open_database
+    from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
+    from tenant_client.doctor.records.database import open_database
 
     log, fabric = tmp_path / "nccl.log", tmp_path / "topology.conf"
     link = "gpu-a:31:77 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n"
@@ -112,10 +115,10 @@ def test_paths_and_explanations_are_shown_without_a_connection(tmp_path: Path) -
     (tmp_path / "provider" / "provider.toml").write_text("")
     tenant, provider = ["--home", str(tmp_path)], ["--home", str(tmp_path / "provider")]
     for app, words in (
-        (tenant_client.cli.app, ["path", "lease-1", "--from", "0", "--to", "1", "--log", str(log), *tenant]),
-        (tenant_client.cli.app, ["explain", "lease-1", *tenant]),
-        (tenant_client.cli.app, ["replacement", "lease-1", *tenant]),
-        (provider_server.cli.app, ["path", "n1", "n2", "--fabric", str(fabric), *provider]),
+        (tenant_client.program.cli.app, ["path", "lease-1", "--from", "0", "--to", "1", "--log", str(log), *tenant]),
+        (tenant_client.program.cli.app, ["explain", "lease-1", *tenant]),
+        (tenant_client.program.cli.app, ["replacement", "lease-1", *tenant]),
+        (provider_server.program.cli.app, ["path", "n1", "n2", "--fabric", str(fabric), *provider]),
     ):
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.output

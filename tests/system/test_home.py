@@ -14,15 +14,15 @@ from crypto.errors import DecodeError
 from crypto.masking import MaskKey
 from crypto.possession import MaskKeyClaim
 from crypto.signing import SigningKey, tenant_id
+from federation.base.key_files import HomeError, replace_secret, write_secret
+from federation.base.pinned_directory import NotEnrolled
 from federation.protocol.directory import Fork, Member, next_entry
 from federation.protocol.noise import SystemSampler
-from federation.runtime.key_files import HomeError, replace_secret, write_secret
-from federation.runtime.pinned_directory import NotEnrolled
 from provider_server.rounds.planning import PlanSettings
 from simulation.run.federation import TRUSTEES, found
-from tenant_client.home import create, member, open_tenant, pin
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import UnknownUnit
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import UnknownUnit
+from tenant_client.rounds.home import create, member, open_tenant, pin
 from tenant_client.rounds.policy import Policy, PolicyError
 from tenant_client.rounds.tenant import Tenant
 from tests.support.factories import SETTINGS, InsecureSilence, a_failure, a_plan, a_unit, keys, signed
@@ -82,7 +82,7 @@ def test_what_may_be_renewed_is_replaced_whole_or_not_at_all(home: Path, monkeyp
     def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
-    monkeypatch.setattr("federation.runtime.key_files.os.fsync", full)
+    monkeypatch.setattr("federation.base.key_files.os.fsync", full)
     before = sorted(path.name for path in home.iterdir())
     with pytest.raises(OSError, match="no space"):
         replace_secret(home / "node.key", b"third")

@@ -52,7 +52,7 @@ def loaded(words: list[str], home: Path) -> tuple[int, set[str]]:
     if words:
         script += f"sys.argv[1:] = {[*words, '--home', str(home)]}\nfrom {main.__module__} import main\nmain()"
     else:
-        script += "import tenant_client.cli"
+        script += "import tenant_client.program.cli"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, set(done.stdout.splitlines()[-1].split())
@@ -99,7 +99,7 @@ class Absent:
             raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Absent())
-from tenant_client.pages.serving import listening
+from tenant_client.program.pages.serving import listening
 
 with listening(Path(sys.argv[1]), "127.0.0.1", 0) as address:
     browser = build_opener(HTTPCookieProcessor(CookieJar()))
@@ -259,7 +259,7 @@ def test_a_program_whose_dependencies_are_missing_says_which_extra(
     beside = tmp_path / "beside"
     pip = [*PIP, "install", "--quiet", "--no-deps", "--no-compile", "--target", str(beside)]
     subprocess.run([*pip, str(wheels["pharoah_provider"])], check=True)
-    script = f"import sys; sys.path.append({str(beside)!r}); from federation.runtime.programs import {{0}}; {{0}}()"
+    script = f"import sys; sys.path.append({str(beside)!r}); from federation.base.programs import {{0}}; {{0}}()"
     for name, extra, words in (("provider", "provider", ["status", "--home"]), ("simulation", "simulation", RUN)):
         done = call(core / "python", "-c", script.format(name), *words, tmp_path / "home")
         assert f"this verb needs `pip install 'pharoah[{extra}]'`" in done.stderr

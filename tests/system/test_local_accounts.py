@@ -13,13 +13,13 @@ import pytest
 from flwr.proto.control_pb2 import ListNodesRequest, StartRunRequest, StopRunRequest, UnregisterNodeRequest
 
 from federation.protocol.queries import Query
-from provider_server.metrics import Metrics
-from provider_server.network.connections import DEFAULT_LIMITS
-from provider_server.network.listeners import Listener
-from provider_server.network.superlink import SuperLink
-from provider_server.operations.admin import operator_app, watching_app
+from provider_server.program.metrics import Metrics
+from provider_server.program.operations.admin import operator_app, watching_app
+from provider_server.rounds.network.connections import DEFAULT_LIMITS
+from provider_server.rounds.network.listeners import Listener
+from provider_server.rounds.network.superlink import SuperLink
 from provider_server.rounds.schedule import Window
-from tenant_client.network.flower_node import Link, NodeSettings, make_node_key
+from tenant_client.rounds.network.flower_node import Link, NodeSettings, make_node_key
 from tests.support.intruder import NOBODY, Answer, Request, can_be_others, doors, say
 from tests.support.superlink import HOST, Certificates, certificates, serving
 

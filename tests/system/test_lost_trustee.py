@@ -18,8 +18,8 @@ from federation.protocol.endorsed import EndedRound, EndorsedSet, check_ended
 from federation.protocol.round_messages import UnmaskRequest
 from provider_server.rounds.planning import MaskKeysServed
 from provider_server.rounds.provider import RoundUnderWay
-from provider_server.store.round_store import RoundState
-from provider_server.week import give_up
+from provider_server.rounds.store.round_store import RoundState
+from provider_server.rounds.week import give_up
 from simulation.run.federation import Federation
 from tests.support.federations import COHORT, WEEKS, Grounds, begin, hold, is_exact
 from tests.support.seats import Holders, hand_keys, renew_mask_keys, succeed

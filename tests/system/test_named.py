@@ -12,10 +12,10 @@ from msgspec.structs import fields
 from typer.main import get_command
 
 from docs.measured import TAKEN_DOWN
+from federation.base.console import verbs_of
 from federation.protocol.causes import CAUSES
 from federation.protocol.change_rules import Rule
-from federation.runtime.console import verbs_of
-from provider_server.analysis.buildup import signals
+from provider_server.fleet.analysis.buildup import signals
 from simulation.cloud.scenario import load, names
 from simulation.run.federation import TRUSTEES
 from tests.system.test_docs import ARCHITECTURE, DOCUMENTS, FENCED, INDENTED, PROGRAMS, README, ROOT, spans, table
@@ -140,7 +140,7 @@ def test_the_page_of_the_simulation_counts_the_tenants_of_each_scenario() -> Non
 
 def test_numbers_in_pages_are_those_of_the_program() -> None:
     failures = tomllib.loads((ROOT / "simulation/studies/gpu/failures.toml").read_text(encoding="utf-8"))
-    verifier = (ROOT / "tenant_client/claims/verify_claim.py").read_text(encoding="utf-8")
+    verifier = (ROOT / "tenant_client/program/claims/verify_claim.py").read_text(encoding="utf-8")
     assert said(CHECK, r"\| (\w+) jobs that fail behind") == len(failures)
     assert said(CHECK, r"offline with \[(\w+) lines\]") >= len(verifier.splitlines())
     assert said(ROOT / "docs/nodes.md", r"Levels are made of (\w+) metrics") == len(signals())

@@ -13,14 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.protocol.enrolment import MemberCard, open_member_card
-from provider_server.metrics import Metrics
-from provider_server.network.superlink import SuperLink
-from provider_server.operations.round_runner import Rounds
+from provider_server.program.metrics import Metrics
+from provider_server.program.operations.round_runner import Rounds
 from provider_server.rounds.members import RetiredNodeKey
-from provider_server.settings import ProviderSettings, Rounds as RoundsTable
+from provider_server.rounds.network.superlink import SuperLink
+from provider_server.rounds.settings import ProviderSettings, Rounds as RoundsTable
 from simulation.run.federation import Federation
-from tenant_client.cli import app
-from tenant_client.network.flower_node import Link, NodeKey, NodeSettings
+from tenant_client.program.cli import app
+from tenant_client.rounds.network.flower_node import Link, NodeKey, NodeSettings
 from tests.support.federations import Grounds, begin, fail
 from tests.support.superlink import Certificates, Served, certificates, serving
 

@@ -16,18 +16,18 @@ from crypto.signing import open_signed_by
 from federation.protocol.noise import SystemSampler
 from federation.protocol.round_messages import Ownership
 from provider_server.fleet.leases import Lease
-from provider_server.network.flower_app import server_app
-from provider_server.network.superlink import run_server_app
+from provider_server.rounds.network.flower_app import server_app
+from provider_server.rounds.network.superlink import run_server_app
 from provider_server.rounds.planning import PlanSettings
-from provider_server.week import Tenants, federated_week
+from provider_server.rounds.week import Tenants, federated_week
 from simulation.run.federation import Federation, found
-from tenant_client.diagnosis.diagnose import diagnose, gather
-from tenant_client.home import open_tenant
-from tenant_client.network.flower_app import client_app
-from tenant_client.records.journal import Failure
+from tenant_client.doctor.diagnosis.diagnose import diagnose, gather
+from tenant_client.doctor.records.journal import Failure
+from tenant_client.doctor.workload.describe import describe_files
+from tenant_client.doctor.workload.descriptor import Descriptor
+from tenant_client.rounds.home import open_tenant
+from tenant_client.rounds.network.flower_app import client_app
 from tenant_client.rounds.tenant import StartedLease
-from tenant_client.workload.describe import describe_files
-from tenant_client.workload.descriptor import Descriptor
 from tests.support.changing import replace
 from tests.support.recorder import recorder
 from tests.support.superlink import pinned_node, superlink

@@ -8,10 +8,10 @@ from typing import get_type_hints
 import msgspec
 
 from pharoah_kubernetes.settings import KubernetesSettings
-from provider_server.metrics import Metrics
-from provider_server.outputs.node_metrics import NodeMetrics, PlanMetrics
-from provider_server.settings import ProviderSettings
-from tenant_client.settings import TenantSettings
+from provider_server.program.metrics import Metrics
+from provider_server.program.outputs.node_metrics import NodeMetrics, PlanMetrics
+from provider_server.rounds.settings import ProviderSettings
+from tenant_client.doctor.settings import TenantSettings
 from trustee.settings import TrusteeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,7 +90,7 @@ def test_every_error_has_its_line() -> None:
 
 
 def test_every_key_of_a_lease_is_there() -> None:
-    text = (ROOT / "provider_server/verbs/leases.py").read_text(encoding="utf-8")
+    text = (ROOT / "provider_server/program/verbs/leases.py").read_text(encoding="utf-8")
     line = text.split("class Line(")[1].split("def ")[0]
     assert [key for names, _ in rows("Leases") for key in spans(names)] == re.findall(r"^        (\w+): ", line, re.M)
 

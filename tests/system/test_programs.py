@@ -20,10 +20,9 @@ from typing import Any
 import pytest
 
 from federation.protocol.plan import HOURS_PER_WEEK
-from provider_server.operations.admin import HeldRound
-from provider_server.rounds import release as gate
-from provider_server.rounds.release import Release
-from provider_server.store.store import Store
+from provider_server.fleet.release import Release
+from provider_server.program.operations.admin import HeldRound
+from provider_server.rounds.store.store import Store
 from simulation.run import processes
 from simulation.run.processes import (
     WEEKS,
@@ -85,7 +84,7 @@ class Running:
     def release(self, start_hour: int) -> Release | None:
         """The release of a week, if there is one."""
         with closing(Store(self.places.provider / "provider.db", create=False)) as store:
-            releases = gate.releases_of(store)
+            releases = store.releases()
         made = [one for one in releases if one.plan.start_hour == start_hour]
         assert len(made) <= 1
         return made[0] if made else None
@@ -189,7 +188,7 @@ def test_a_lease_becomes_a_claim_that_holds_by_the_providers_keys(federation: Ru
     told = json.loads(run("tenant_client", "evidence", lease, "--home", home, "--out", str(claim), "--json"))
     assert schemas.held("pharoah-tenant evidence", json.dumps(told))["refused"] == ""
     schemas.held("pharoah-provider keys", provider(places, "keys", "--out", str(keys), "--json"))
-    said = run("tenant_client.claims.verify_claim", str(claim), str(keys)).splitlines()
+    said = run("tenant_client.program.claims.verify_claim", str(claim), str(keys)).splitlines()
     assert said[0] == "verified"
     assert any("the provider granted the lease" in line for line in said)
     assert said[1].endswith(f"lease {lease}")

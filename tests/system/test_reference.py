@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from typer.main import get_command
 
-from federation.runtime.console import verbs_of
+from federation.base.console import verbs_of
 from tests.support import schemas
 
 NO_SCHEMA = {"pharoah-tenant signature": "the old name of `tokens`"}

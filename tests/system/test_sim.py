@@ -14,21 +14,21 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-import provider_server.cli
+import provider_server.program.cli
 import simulation.cli
-import tenant_client.cli
-from federation.runtime.clock import now_hour
-from provider_server.pages.serving import listening as provider_page
-from provider_server.pages.snapshot import Reader
-from provider_server.pages.views import view
+import tenant_client.program.cli
+from federation.base.clock import now_hour
+from provider_server.program.pages.serving import listening as provider_page
+from provider_server.program.pages.snapshot import Reader
+from provider_server.program.pages.views import view
 from provider_server.rounds.planning import PlanSettings
-from provider_server.store.store import Store
-from tenant_client.pages.serving import listening as tenant_page
+from provider_server.rounds.store.store import Store
+from tenant_client.program.pages.serving import listening as tenant_page
 from tests.support import schemas
 
 PROGRAMS = {
-    "tenant": tenant_client.cli.app,
-    "provider": provider_server.cli.app,
+    "tenant": tenant_client.program.cli.app,
+    "provider": provider_server.program.cli.app,
     "sim": simulation.cli.app,
 }
 KEYS = {
@@ -181,7 +181,7 @@ def test_an_epsilon_that_is_none_is_refused(epsilon: str, tmp_path: Path) -> Non
 def test_help_of_the_tenant_program_imports_nothing_heavy() -> None:
     """The time is a benchmark's business; what makes it is which libraries are loaded."""
     code = (
-        "import sys; from typer.testing import CliRunner; import tenant_client.cli as c;"
+        "import sys; from typer.testing import CliRunner; import tenant_client.program.cli as c;"
         "r = CliRunner().invoke(c.app, ['--help']); assert r.exit_code == 0;"
         "print([m for m in ('numpy', 'scipy', 'flwr', 'opendp', 'pandas', 'cryptography') if m in sys.modules])"
     )

@@ -8,16 +8,16 @@ import pytest
 
 from crypto.ids import LeaseId
 from federation.protocol.subjects import Subject
-from provider_server.analysis.slow_contexts import slow_contexts
+from provider_server.fleet.analysis.slow_contexts import slow_contexts
 from provider_server.fleet.leases import Lease
-from provider_server.network.grid_tenants import GridTenants
+from provider_server.rounds.network.grid_tenants import GridTenants
 from provider_server.rounds.planning import PlanSettings, with_optional
-from provider_server.week import federated_week
+from provider_server.rounds.week import federated_week
 from simulation.replay.lives import InsecureSilence
 from simulation.run.federation import Federation, found
 from simulation.run.local_grid import LocalGrid, local_task
-from tenant_client.network.flower_app import client_app
-from tenant_client.records.paces import Paces, Slice
+from tenant_client.doctor.records.paces import Paces, Slice
+from tenant_client.rounds.network.flower_app import client_app
 from tenant_client.rounds.tenant import StartedLease
 from tests.support.factories import a_descriptor
 

@@ -19,19 +19,19 @@ from typing import Any
 
 import pytest
 
+from federation.base.clock import now_hour
+from federation.base.key_files import read_key
 from federation.protocol.job_leases import lease_of_job
 from federation.protocol.plan import HOURS_PER_WEEK
-from federation.runtime.clock import now_hour
-from federation.runtime.key_files import read_key
+from provider_server.fleet.hints import node_reports
+from provider_server.fleet.hints.node_reports import NodeReport
 from provider_server.fleet.outage_files import read_outages
 from provider_server.fleet.slurm import read_starts
-from provider_server.hints import node_reports
-from provider_server.hints.node_reports import NodeReport
-from provider_server.intake.slurm import SACCT
+from provider_server.rounds.intake.slurm import SACCT
 from simulation.run import processes
 from simulation.run.processes import Places
-from tenant_client.records.attempts import Attempt, AttemptState
-from tenant_client.run.run_directory import LEASE_KEY
+from tenant_client.doctor.records.attempts import Attempt, AttemptState
+from tenant_client.doctor.run.run_directory import LEASE_KEY
 from tests.jobs.wrapped import attempts as attempts_of
 from tests.support.slurm import CLUSTER, Cluster, cluster, rest_answer
 from tests.support.traces import Transformer, convnet, profiled
@@ -242,7 +242,7 @@ def test_a_fault_that_jobs_meet_warns_a_later_job(cloud: Cloud) -> None:
 
 
 # What of a job tells its lease; every task of it says the lease that it computes.
-SAY = "from pathlib import Path; import os; from tenant_client.run.run_directory import lease_of_start as of"
+SAY = "from pathlib import Path; import os; from tenant_client.doctor.run.run_directory import lease_of_start as of"
 TELL = f"{sys.executable} -c '{SAY}; print(of(os.environ, Path(os.environ[\"PHAROAH_HOME\"])))'"
 
 

@@ -33,8 +33,7 @@ def tools(tmp_path: Path) -> Path:
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, package in PROGRAMS.items():
-        call = f"from {package}.cli import app; app(prog_name='{name}')"
-        (folder / name).write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -c "{call}" "$@"\n')
+        (folder / name).write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m {package} "$@"\n')
         (folder / name).chmod(0o755)
     return folder
 

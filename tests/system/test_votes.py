@@ -12,20 +12,20 @@ from crypto.signing import reopened
 from federation.protocol.round_messages import LeaseGrants
 from federation.protocol.subjects import Subject
 from provider_server.fleet.fabric import Cable, CableEnd, Fabric
+from provider_server.fleet.learning.votes import suspected
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.parts import FabricParts
-from provider_server.learning.votes import suspected
-from provider_server.network.grid_tenants import GridTenants
+from provider_server.fleet.release import Release
+from provider_server.rounds.network.grid_tenants import GridTenants
 from provider_server.rounds.planning import PlanSettings, with_optional
 from provider_server.rounds.provider import Provider
-from provider_server.rounds.release import Release
-from provider_server.week import federated_week
+from provider_server.rounds.week import federated_week
 from simulation.replay.lives import InsecureSilence
 from simulation.run.federation import Federation, found
 from simulation.run.local_grid import LocalGrid, local_task
-from tenant_client.network.flower_app import client_app
-from tenant_client.records.journal import Unit
-from tenant_client.records.votes import Vote
+from tenant_client.doctor.records.journal import Unit
+from tenant_client.doctor.records.votes import Vote
+from tenant_client.rounds.network.flower_app import client_app
 from tenant_client.rounds.policy import Policy, check_plan
 from tenant_client.rounds.tenant import Tenant
 from tests.support.factories import a_descriptor

@@ -13,7 +13,7 @@ import pytest
 
 from crypto.codec import digest, encode
 from federation.protocol.round_messages import Receipt
-from provider_server.rounds.release import Release, releases_of
+from provider_server.fleet.release import Release
 from simulation.judge.exactness import weeks_counted
 from tenant_client.rounds.tenant import Tenant
 from tests.support.walk import DISKS, EPOCH, TENANTS, WEEKS, Kind, Operation, a_walk, scenario
@@ -53,7 +53,7 @@ def gone(operations: list[Operation], tenants: int = TENANTS) -> tuple[Counter[K
         for number, (operation, complaints) in enumerate(walk.play(operations)):
             assert complaints == [], f"after {operations[: number + 1]}, of which {operation} is the last"
         assert walk.ended() == [], f"after {operations}"
-        return walk.done, walk.met, releases_of(walk.provider.store)
+        return walk.done, walk.met, walk.provider.store.releases()
 
 
 def rescued(releases: list[Release]) -> int:
@@ -104,7 +104,7 @@ def test_what_misses_the_last_window_of_an_epoch_is_not_counted_in_the_next_epoc
         ):
             walk.happen(operation)
         assert walk.ended() == []
-        counted = weeks_counted(releases_of(walk.provider.store))
+        counted = weeks_counted(walk.provider.store.releases())
         assert counted[walk.tenants[2].id] == set(range(WEEKS)) - {EPOCH - 1}
         assert counted[walk.tenants[3].id] == set(range(WEEKS))
 

@@ -13,19 +13,19 @@ from crypto.ids import LeaseId
 from federation.protocol.noise import SystemSampler
 from federation.protocol.round_messages import Contribution
 from provider_server.fleet.leases import Lease
-from provider_server.learning.publisher import Publisher
-from provider_server.network.flower_app import server_app
-from provider_server.network.grid_tenants import GridTenants, Why
-from provider_server.network.superlink import run_server_app
+from provider_server.fleet.release import Release
+from provider_server.rounds.network.flower_app import server_app
+from provider_server.rounds.network.grid_tenants import GridTenants, Why
+from provider_server.rounds.network.superlink import run_server_app
 from provider_server.rounds.planning import PlanSettings
-from provider_server.rounds.release import Release, releases_of
-from provider_server.week import Tenants, federated_week
+from provider_server.rounds.publisher import Publisher
+from provider_server.rounds.week import Tenants, federated_week
 from simulation.replay.lives import InsecureSilence
 from simulation.run.federation import Federation, found
 from simulation.run.local_grid import LocalGrid, local_task
 from simulation.run.play import exact_sum
-from tenant_client.network.flower_app import client_app
-from tenant_client.records.journal import Failure
+from tenant_client.doctor.records.journal import Failure
+from tenant_client.rounds.network.flower_app import client_app
 from tenant_client.rounds.tenant import StartedLease
 from tests.support.factories import a_descriptor
 from tests.support.superlink import pinned_node, superlink
@@ -88,7 +88,7 @@ def test_tenants_that_vanish_are_named_and_the_sum_is_exact_over_the_rest(eight:
 def test_a_round_below_its_cohort_minimum_releases_nothing(eight: Federation) -> None:
     with pytest.raises(CohortTooSmall, match="5 contributions, at least 6 needed"):
         in_process(eight, absent=3)
-    assert releases_of(eight.provider.store) == []
+    assert eight.provider.store.releases() == []
 
 
 def test_the_week_ends_with_a_bundle_that_every_tenant_holds(eight: Federation) -> None:
@@ -102,7 +102,7 @@ def test_the_week_ends_with_a_bundle_that_every_tenant_holds(eight: Federation) 
 
 def test_a_week_without_a_publisher_ends_with_its_release(eight: Federation) -> None:
     release, _ = in_process(eight)
-    assert [made.plan for made in releases_of(eight.provider.store)] == [release.plan]
+    assert [made.plan for made in eight.provider.store.releases()] == [release.plan]
     assert eight.publisher.unpublished()
     assert {tenant.bundle() for tenant in eight.tenants} == {None}
 

@@ -11,12 +11,12 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from tenant_client.advice.after_failure import after_failure
-from tenant_client.cli import app
-from tenant_client.pages.serving import listening
-from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.run.hook.sampler import WILL_PROFILE
+from tenant_client.doctor.advice.after_failure import after_failure
+from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.run.hook.sampler import WILL_PROFILE
+from tenant_client.program.cli import app
+from tenant_client.program.pages.serving import listening
 from tests.jobs.wrapped import LEASE, run
 from tests.support.waiting import PATIENCE_S
 

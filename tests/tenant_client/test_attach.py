@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tenant_client.cli import app
-from tenant_client.records.attempts import AttemptState
-from tenant_client.run.attach import exit_status
+from tenant_client.doctor.records.attempts import AttemptState
+from tenant_client.doctor.run.attach import exit_status
+from tenant_client.program.cli import app
 from tests.jobs.wrapped import LEASE, PROGRAM, attempts, environment, failures, start
 from tests.support import schemas
 from tests.support.waiting import PATIENCE_S, until

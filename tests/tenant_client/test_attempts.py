@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from federation.runtime.sqlite import Connection
-from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal, Unit
+from federation.base.sqlite import Connection
+from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal, Unit
 
 HOUR_S = 3600.0
 

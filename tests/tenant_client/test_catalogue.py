@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from crypto.codec import encode
+from federation.base.catalogue_file import CatalogueError, read_catalogue, write_catalogue
 from federation.protocol.bundle import Catalogue, CatalogueEntry
-from federation.runtime.catalogue_file import CatalogueError, read_catalogue, write_catalogue
-from tenant_client.workload.descriptor import own_sketch
-from tenant_client.workload.minhash import sketch
+from tenant_client.doctor.workload.descriptor import own_sketch
+from tenant_client.doctor.workload.minhash import sketch
 from tests.support.factories import a_descriptor, keys
 
 NAMES = ("llama", "bert", "ünï 火")

@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.protocol.change_rules import Rule, RuleVerdict, judge
-from tenant_client.advice.own_runs import Run
-from tenant_client.advice.run_snapshots import snapshots
-from tenant_client.cli import app
-from tenant_client.records.attempts import Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal
+from tenant_client.doctor.advice.own_runs import Run
+from tenant_client.doctor.advice.run_snapshots import snapshots
+from tenant_client.doctor.records.attempts import Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal
+from tenant_client.program.cli import app
 from tests.support.changing import replace
 from tests.support.factories import a_descriptor, labels
 from tests.support.schemas import held

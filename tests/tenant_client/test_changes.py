@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 
 from crypto.ids import Token
 from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement, RuleEntry
-from tenant_client.advice.changes import Change, changes, relations
-from tenant_client.advice.culprits import Evidence, came_shortly_before, ordered
-from tenant_client.advice.incompatibilities import TABLE, Effect
-from tenant_client.advice.moved import Moved, moved
-from tenant_client.advice.own_runs import NothingToCompare, Run, Went, that_worked
-from tenant_client.cli import app
-from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal
+from tenant_client.doctor.advice.changes import Change, changes, relations
+from tenant_client.doctor.advice.culprits import Evidence, came_shortly_before, ordered
+from tenant_client.doctor.advice.incompatibilities import TABLE, Effect
+from tenant_client.doctor.advice.moved import Moved, moved
+from tenant_client.doctor.advice.own_runs import NothingToCompare, Run, Went, that_worked
+from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal
+from tenant_client.program.cli import app
 from tests.support.changing import replace
 from tests.support.factories import a_descriptor, labels, token
 from tests.support.upgrades import history, places_of

@@ -16,9 +16,9 @@ from crypto.errors import BadSignature, OutOfOrder, PeerFault, Unreachable
 from crypto.ids import Digest, LeaseId
 from crypto.signing import reopened
 from federation.protocol.anchors import Anchor, AnchorRequest
-from tenant_client.claims import packet, verify_claim
-from tenant_client.claims.chain import FactChain
-from tenant_client.records.database import open_database
+from tenant_client.doctor.records.database import open_database
+from tenant_client.program.claims import packet, verify_claim
+from tenant_client.program.claims.chain import FactChain
 from tests.support.claims import (
     BEGAN_H,
     HOUR_S,

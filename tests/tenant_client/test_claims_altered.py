@@ -16,7 +16,7 @@ import pytest
 
 from crypto.ids import Digest
 from federation.protocol.anchors import ClaimDigest
-from tenant_client.claims import verify_claim
+from tenant_client.program.claims import verify_claim
 from tests.support.claims import OTHER, OWN, Place, failed_leases, resigned, trusted
 from tests.support.factories import Cast
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tenant_client.diagnosis.collectives import CollectiveCause, CollectiveVerdict, analyse, evidence
-from tenant_client.sources.evidence import Role
-from tenant_client.sources.flight_recorder import Group, Operation, read_dumps
+from tenant_client.doctor.diagnosis.collectives import CollectiveCause, CollectiveVerdict, analyse, evidence
+from tenant_client.doctor.sources.evidence import Role
+from tenant_client.doctor.sources.flight_recorder import Group, Operation, read_dumps
 from tests import needs
 from tests.support.clusters import C, Rank, S, call, judged, world
 from tests.support.waiting import PATIENCE_S

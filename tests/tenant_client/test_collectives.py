@@ -3,10 +3,10 @@ import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from tenant_client.diagnosis.collectives import CollectiveCause, CollectiveVerdict, analyse, evidence
-from tenant_client.diagnosis.collectives.root_cause import components
-from tenant_client.sources.evidence import Role
-from tenant_client.sources.flight_recorder import Group, Operation
+from tenant_client.doctor.diagnosis.collectives import CollectiveCause, CollectiveVerdict, analyse, evidence
+from tenant_client.doctor.diagnosis.collectives.root_cause import components
+from tenant_client.doctor.sources.evidence import Role
+from tenant_client.doctor.sources.flight_recorder import Group, Operation
 from tests.support.clusters import C, R, Rank, S, call, cluster, judged, world
 
 # ---- each verdict --------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from federation.protocol.round_messages import Ladder
-from tenant_client.workload.compare import compared, conclude, differences, jaccard, operator_text
+from tenant_client.doctor.workload.compare import compared, conclude, differences, jaccard, operator_text
 from tests.support.changing import replace
 from tests.support.factories import a_descriptor, token
 

@@ -32,18 +32,18 @@ from crypto.errors import NotYours
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.service_messages import Action, CheckVerdict, Hint, HintState, Outcome, Suspicion
 from federation.transport.certificates import make_certificate
-from provider_server.online.service import serve_online
-from provider_server.online.sessions import Sessions, session_key
-from provider_server.store.revocations import LIFETIME_S
+from provider_server.rounds.online.service import serve_online
+from provider_server.rounds.online.sessions import Sessions, session_key
+from provider_server.rounds.store.revocations import LIFETIME_S
 from simulation.run.processes import free_ports
-from tenant_client.advice.hints import HintLog
-from tenant_client.cli import app
-from tenant_client.confirm import cpu, cuda, kept, machine, pair, storage, telling
-from tenant_client.confirm.assess import BenchmarkFinding, Measured, assess, overall, rows
-from tenant_client.confirm.criteria import GRID, Criterion, judge, learn
-from tenant_client.confirm.machine import Busy, Target, default_device
-from tenant_client.confirm.sample import Benchmark, CannotMeasure, Once, Rates, Sample, WrongResult
-from tenant_client.records.database import open_database
+from tenant_client.doctor.advice.hints import HintLog
+from tenant_client.doctor.records.database import open_database
+from tenant_client.program.cli import app
+from tenant_client.program.confirm import cpu, cuda, kept, machine, pair, storage, telling
+from tenant_client.program.confirm.assess import BenchmarkFinding, Measured, assess, overall, rows
+from tenant_client.program.confirm.criteria import GRID, Criterion, judge, learn
+from tenant_client.program.confirm.machine import Busy, Target, default_device
+from tenant_client.program.confirm.sample import Benchmark, CannotMeasure, Once, Rates, Sample, WrongResult
 from tests.support import schemas
 from tests.support.factories import NO_SIGNATURE
 from tests.support.federations import Grounds

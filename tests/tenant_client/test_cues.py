@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from federation.base.reading import CappedReader, ReadLimits
 from federation.protocol.causes import CAUSES, Domain
 from federation.protocol.toml_tables import BadTable
-from federation.runtime.reading import CappedReader, ReadLimits
-from tenant_client.sources.cues import SECTIONS, Level, level_of, match_exception, match_line, parse, table
-from tenant_client.sources.reasons import REASONS
-from tenant_client.sources.scanning import Scanner, gate_of
-from tenant_client.sources.xid import XIDS, parse as parse_xids
+from tenant_client.doctor.sources.cues import SECTIONS, Level, level_of, match_exception, match_line, parse, table
+from tenant_client.doctor.sources.reasons import REASONS
+from tenant_client.doctor.sources.scanning import Scanner, gate_of
+from tenant_client.doctor.sources.xid import XIDS, parse as parse_xids
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG = ROOT.parent / "shared" / "data" / "xid" / "xid_catalog.json"

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from federation.runtime.reading import ReadLimits, SourceError
-from tenant_client.sources.trace import Call, Collective, Trace
-from tenant_client.workload.compare import jaccard
-from tenant_client.workload.describe import (
+from federation.base.reading import ReadLimits, SourceError
+from tenant_client.doctor.sources.trace import Call, Collective, Trace
+from tenant_client.doctor.workload.compare import jaccard
+from tenant_client.doctor.workload.describe import (
     ANY_SIZE,
     BETWEEN_TENSORS,
     NothingToDescribe,
@@ -22,7 +22,7 @@ from tenant_client.workload.describe import (
     describe_files,
     read_traces,
 )
-from tenant_client.workload.descriptor import Descriptor, rungs
+from tenant_client.doctor.workload.descriptor import Descriptor, rungs
 from tests.support.traces import (
     Op,
     Transformer,

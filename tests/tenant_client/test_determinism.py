@@ -15,12 +15,22 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.protocol.service_messages import CheckVerdict
-from tenant_client.advice.after_failure import after_failure
-from tenant_client.cli import app
-from tenant_client.confirm import determinism, replay
-from tenant_client.confirm.determinism import DeviceFinding, Results, judge
-from tenant_client.confirm.replay import Backend, Digests, Replayed, Stages, digests, host, processors, replayed, work
-from tenant_client.records.attempts import AttemptCause, AttemptState
+from tenant_client.doctor.advice.after_failure import after_failure
+from tenant_client.doctor.records.attempts import AttemptCause, AttemptState
+from tenant_client.program.cli import app
+from tenant_client.program.confirm import determinism, replay
+from tenant_client.program.confirm.determinism import DeviceFinding, Results, judge
+from tenant_client.program.confirm.replay import (
+    Backend,
+    Digests,
+    Replayed,
+    Stages,
+    digests,
+    host,
+    processors,
+    replayed,
+    work,
+)
 from tests import needs
 from tests.support import schemas
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from federation.protocol.causes import CAUSES, Domain
-from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, explain, gather, hints
-from tenant_client.diagnosis.lessons import Lessons
-from tenant_client.sources.evidence import Evidence, Role
-from tenant_client.sources.reasons import REASONS
+from tenant_client.doctor.diagnosis.diagnose import Diagnosis, diagnose, explain, gather, hints
+from tenant_client.doctor.diagnosis.lessons import Lessons
+from tenant_client.doctor.sources.evidence import Evidence, Role
+from tenant_client.doctor.sources.reasons import REASONS
 from tests.support.logs_of_our_own import DATA, LOGS, expected, found, real
 
 KEY = Evidence("key_error", Role.ROOT, "job_log", "job.log", 40, "KeyError: 'x'", rank=3)

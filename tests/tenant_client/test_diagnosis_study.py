@@ -9,7 +9,7 @@ import pytest
 
 from simulation.studies.diagnosis import campaign, logs, study, two_sided
 from simulation.studies.diagnosis.answers import OURS, Answer, ask, blames_infrastructure, fits, here
-from tenant_client.sources.reasons import REASONS, UNKNOWN
+from tenant_client.doctor.sources.reasons import REASONS, UNKNOWN
 from tests import needs
 
 ROOT = Path(__file__).resolve().parents[2]

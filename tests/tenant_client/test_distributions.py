@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from scipy import special
 
-from tenant_client.advice.distributions import at_least_heads, t_below, t_quantile
+from tenant_client.doctor.advice.distributions import at_least_heads, t_below, t_quantile
 
 FREEDOMS = st.integers(1, 200) | st.floats(0.5, 1e4)
 

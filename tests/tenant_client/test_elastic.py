@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from federation.runtime.reading import SourceError
-from tenant_client.diagnosis.diagnose import diagnose, gather
-from tenant_client.sources.elastic import looks_like, rank_of, read
-from tenant_client.sources.evidence import Evidence, Role
+from federation.base.reading import SourceError
+from tenant_client.doctor.diagnosis.diagnose import diagnose, gather
+from tenant_client.doctor.sources.elastic import looks_like, rank_of, read
+from tenant_client.doctor.sources.evidence import Evidence, Role
 from tests.support.logs_of_our_own import reader
 
 STACK = 'Traceback (most recent call last):\n  File "checkpoint.py", line 3, in load_checkpoint\n    go()\n{}\n'

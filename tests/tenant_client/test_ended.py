@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.records.attempts import AttemptCause, AttemptState
-from tenant_client.run.attempt_recorder import Record
-from tenant_client.run.divergence import diverges
-from tenant_client.run.ended import Asked, by_somebody, names_hardware, while_what
-from tenant_client.run.fail_open import FailOpen
-from tenant_client.run.senders import sender_of
-from tenant_client.run.supervise import Ending
-from tenant_client.run.watchdog import Kind, Sample, Standing, Watch, WatchFinding, WatchLimits
+from tenant_client.doctor.records.attempts import AttemptCause, AttemptState
+from tenant_client.doctor.run.attempt_recorder import Record
+from tenant_client.doctor.run.divergence import diverges
+from tenant_client.doctor.run.ended import Asked, by_somebody, names_hardware, while_what
+from tenant_client.doctor.run.fail_open import FailOpen
+from tenant_client.doctor.run.senders import sender_of
+from tenant_client.doctor.run.supervise import Ending
+from tenant_client.doctor.run.watchdog import Kind, Sample, Standing, Watch, WatchFinding, WatchLimits
 from tests import needs
 from tests.jobs.wrapped import attempts, failures, run, start
 from tests.support.ended_jobs import cases, run_all, score
@@ -27,7 +27,7 @@ QUICK = ("--poll-s", 0.1, "--hang-floor-s", 1.0, "--hang-factor", 5.0, "--lease"
 # Steps until the observer has begun, and for a while; then what the test says.
 JOB = """
 import os, pathlib, sys, time
-from tenant_client.run.hook.hook import pharoah_hook
+from tenant_client.doctor.run.hook.hook import pharoah_hook
 observer = pathlib.Path(os.environ["PHAROAH_RUN_DIR"], "settings.json")
 with pharoah_hook() as hook:
     seen = 0

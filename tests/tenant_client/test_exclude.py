@@ -8,18 +8,18 @@ import pytest
 from typer.testing import CliRunner
 
 from crypto.ids import LeaseId, SignatureBytes, Token
+from federation.base.clock import SECONDS_PER_HOUR, now_hour
+from federation.base.pinned_directory import pin
 from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
-from federation.runtime.clock import SECONDS_PER_HOUR, now_hour
-from federation.runtime.pinned_directory import pin
-from tenant_client.advice.exclude import Excluded, at_most
-from tenant_client.advice.hints import STANDS_H, HintLog
-from tenant_client.cli import app
-from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
-from tenant_client.records.bundle_log import BundleLog
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal, Unit
-from tenant_client.run.run_directory import node_list
+from tenant_client.doctor.advice.exclude import Excluded, at_most
+from tenant_client.doctor.advice.hints import STANDS_H, HintLog
+from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
+from tenant_client.doctor.records.bundle_log import BundleLog
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal, Unit
+from tenant_client.doctor.run.run_directory import node_list
+from tenant_client.program.cli import app
 from tests.support.factories import keys, labels, lease_id
 from tests.support.schemas import held
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from federation.runtime.reading import CappedReader, ReadLimits, SourceError
-from tenant_client.sources import execution_trace as module
-from tenant_client.sources.trace import Call, Collective
+from federation.base.reading import CappedReader, ReadLimits, SourceError
+from tenant_client.doctor.sources import execution_trace as module
+from tenant_client.doctor.sources.trace import Call, Collective
 from tests.support.traces import Op, dumped, kineto, nodes, read_execution_trace
 
 LINEAR = Op("aten::linear", ([2, 3], [4, 3], []))

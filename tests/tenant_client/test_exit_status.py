@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from federation.protocol.causes import Domain, causes_of
-from tenant_client.diagnosis.diagnose import diagnose
-from tenant_client.sources.evidence import Evidence, Role
-from tenant_client.sources.exit_status import of
-from tenant_client.sources.reasons import counted_as
+from tenant_client.doctor.diagnosis.diagnose import diagnose
+from tenant_client.doctor.sources.evidence import Evidence, Role
+from tenant_client.doctor.sources.exit_status import of
+from tenant_client.doctor.sources.reasons import counted_as
 
 OWN = (Domain.FRAMEWORK, Domain.SCRIPT)
 

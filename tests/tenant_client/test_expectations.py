@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tenant_client.advice.error_budget import DAY_S, HOUR_S, Alert, Budget, Cell, Objective, Targets, budget_of
-from tenant_client.advice.expectations import (
+from tenant_client.doctor.advice.error_budget import DAY_S, HOUR_S, Alert, Budget, Cell, Objective, Targets, budget_of
+from tenant_client.doctor.advice.expectations import (
     AT_MOST,
     NO_RESTART,
     NO_STEPS,
@@ -19,14 +19,14 @@ from tenant_client.advice.expectations import (
     Report,
     report,
 )
-from tenant_client.cli import app
-from tenant_client.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.records.paces import SLICE_S, Paces, Slice
-from tenant_client.run.hook.progress import Progress
-from tenant_client.run.hook.readings import Log, Reading
-from tenant_client.run.pace import Pace, PaceRecorder, SavedSteps
-from tenant_client.run.watchdog import Sample
+from tenant_client.doctor.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.paces import SLICE_S, Paces, Slice
+from tenant_client.doctor.run.hook.progress import Progress
+from tenant_client.doctor.run.hook.readings import Log, Reading
+from tenant_client.doctor.run.pace import Pace, PaceRecorder, SavedSteps
+from tenant_client.doctor.run.watchdog import Sample
+from tenant_client.program.cli import app
 from tests.jobs.wrapped import run
 from tests.support import schemas
 from tests.tenant_client.test_pages_tenant import visitor
@@ -324,8 +324,8 @@ def test_the_page_shows_what_the_verb_shows(home: Path) -> None:
 STEPS = """
 import os, time
 from pathlib import Path
-from tenant_client.run.hook.progress import Progress, Writer
-from tenant_client.run.hook.readings import Log, Reading
+from tenant_client.doctor.run.hook.progress import Progress, Writer
+from tenant_client.doctor.run.hook.readings import Log, Reading
 folder = Path(os.environ["PHAROAH_RUN_DIR"])
 writer = Writer(folder, Progress(0, os.getpid(), 0, time.time(), "start", None, 0))
 while not (folder / "settings.json").exists():  # of the observer, which looks at the ranks from then on

@@ -14,15 +14,15 @@ from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
 from federation.protocol.service_messages import HintState, Suspicion
 from simulation.studies.diagnosis import explanations as bench
 from simulation.studies.diagnosis.provider_half import hints_of
-from tenant_client.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts, clues_of
-from tenant_client.advice.explanation import SIDES, FailureCause, FailureSide, explain
-from tenant_client.advice.failure_facts import Known, explanations, facts_of, newest
-from tenant_client.advice.hints import HintLog
-from tenant_client.advice.own_runs import Run
-from tenant_client.cli import app
-from tenant_client.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.sources.reasons import REASONS
+from tenant_client.doctor.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts, clues_of
+from tenant_client.doctor.advice.explanation import SIDES, FailureCause, FailureSide, explain
+from tenant_client.doctor.advice.failure_facts import Known, explanations, facts_of, newest
+from tenant_client.doctor.advice.hints import HintLog
+from tenant_client.doctor.advice.own_runs import Run
+from tenant_client.doctor.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.sources.reasons import REASONS
+from tenant_client.program.cli import app
 from tests.support.factories import NO_SIGNATURE, token
 from tests.tenant_client.test_watch_verb import LEASE, OTHER, hint
 
@@ -357,8 +357,8 @@ def test_the_verb_and_the_journal(home: Path) -> None:
 
 
 def test_the_page_shows_it(home: Path) -> None:
-    from tenant_client.pages.html import renderer
-    from tenant_client.pages.views import house
+    from tenant_client.program.pages.html import renderer
+    from tenant_client.program.pages.views import house
 
     seen = house(home, 21.0)
     assert seen.explanations[str(LEASE), 1].cause is FailureCause.HOST

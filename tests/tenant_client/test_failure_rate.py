@@ -8,13 +8,13 @@ import pytest
 from crypto.ids import Token
 from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement
 from federation.protocol.service_messages import HintState
-from tenant_client.advice.hints import Episode
-from tenant_client.advice.lease_hazard import hinted_per_hour, lease_hazard
-from tenant_client.records.bundle_log import BundleLog
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal, Unit
-from tenant_client.run.failure_rate import EVERY_S, FailureRate
-from tenant_client.run.hook.checkpoints import RATE, Checkpoints, interval_s, tell_rate
+from tenant_client.doctor.advice.hints import Episode
+from tenant_client.doctor.advice.lease_hazard import hinted_per_hour, lease_hazard
+from tenant_client.doctor.records.bundle_log import BundleLog
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal, Unit
+from tenant_client.doctor.run.failure_rate import EVERY_S, FailureRate
+from tenant_client.doctor.run.hook.checkpoints import RATE, Checkpoints, interval_s, tell_rate
 from tests.support.changing import replace
 from tests.support.factories import keys, labels
 from tests.tenant_client.test_hinted import raised

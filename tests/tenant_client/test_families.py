@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from federation.protocol.causes import Domain
-from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, gather
-from tenant_client.sources.evidence import Role
+from tenant_client.doctor.diagnosis.diagnose import Diagnosis, diagnose, gather
+from tenant_client.doctor.sources.evidence import Role
 
 TABLE = Path(__file__).resolve().parents[1] / "logs" / "families.toml"
 MESSAGES = [

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.records.attempts import Attempt, AttemptState
+from tenant_client.doctor.records.attempts import Attempt, AttemptState
 from tests import needs
 from tests.jobs.wrapped import JOBS, Outcome, attempts, failures, run, start
 from tests.support.gloo import tried_again_without_gloo

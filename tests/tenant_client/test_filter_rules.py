@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from federation.runtime.reading import SourceError
-from tenant_client.diagnosis import filter_rules
-from tenant_client.diagnosis.diagnose import gather, hints
-from tenant_client.diagnosis.filter_rules import (
+from federation.base.reading import SourceError
+from tenant_client.doctor.diagnosis import filter_rules
+from tenant_client.doctor.diagnosis.diagnose import gather, hints
+from tenant_client.doctor.diagnosis.filter_rules import (
     FILE,
     Rule,
     RulesError,
@@ -22,11 +22,11 @@ from tenant_client.diagnosis.filter_rules import (
     pattern_of,
     read_lines,
 )
-from tenant_client.records.attempts import Attempts
-from tenant_client.records.database import open_database
-from tenant_client.records.healthy_lines import ENOUGH, HealthyLines
-from tenant_client.records.journal import Journal
-from tenant_client.run.learn_healthy import learn, workload_name
+from tenant_client.doctor.records.attempts import Attempts
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.healthy_lines import ENOUGH, HealthyLines
+from tenant_client.doctor.records.journal import Journal
+from tenant_client.doctor.run.learn_healthy import learn, workload_name
 from tests.support.factories import a_descriptor
 
 DAY = date(2026, 11, 22)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from federation.runtime.sqlite import Connection
-from tenant_client.cli import app
-from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
-from tenant_client.records.database import open_database
+from federation.base.sqlite import Connection
+from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.program.cli import app
 from tests.support.schemas import held
 
 HOUR_S = 3600.0

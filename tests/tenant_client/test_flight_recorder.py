@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from federation.runtime.reading import CappedReader, ReadLimits, SourceError
-from tenant_client.sources import closed_pickle
-from tenant_client.sources.flight_recorder import (
+from federation.base.reading import CappedReader, ReadLimits, SourceError
+from tenant_client.doctor.sources import closed_pickle
+from tenant_client.doctor.sources.flight_recorder import (
     CollectiveState,
     Dump,
     Group,
@@ -215,8 +215,8 @@ def test_bombs_take_no_memory() -> None:
     """All of them in a process of its own that may have 1 GB of address space beyond what it starts with."""
     program = f"""
 import io, resource
-from tenant_client.sources.flight_recorder import read_dump
-from federation.runtime.reading import CappedReader, SourceError
+from tenant_client.doctor.sources.flight_recorder import read_dump
+from federation.base.reading import CappedReader, SourceError
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for data in {sorted((data for data in BOMBS.values() if len(data) < 1000), key=len)!r}:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.records.attempts import AttemptCause
-from tenant_client.run.diagnose_attempt import Explained, with_space
-from tenant_client.run.fail_open import FailOpen
-from tenant_client.run.free_space import full_among, paths_of
+from tenant_client.doctor.records.attempts import AttemptCause
+from tenant_client.doctor.run.diagnose_attempt import Explained, with_space
+from tenant_client.doctor.run.fail_open import FailOpen
+from tenant_client.doctor.run.free_space import full_among, paths_of
 
 MIB = 1 << 20
 SIZES = {"/": (900, 1000), "/data": (500, 1000), "/data/out": (0, 2), "/home": (0, 10)}
@@ -51,11 +51,15 @@ def test_a_checkpoint_that_was_not_written_for_want_of_space_is_a_full_disk(monk
         for reason in ("checkpoint_write", "key_error")
     )
     ours = FailOpen(quiet=True)
-    monkeypatch.setattr("tenant_client.run.diagnose_attempt.full_among", lambda _: (True, "0 of 2 MiB are free on /d"))
+    monkeypatch.setattr(
+        "tenant_client.doctor.run.diagnose_attempt.full_among", lambda _: (True, "0 of 2 MiB are free on /d")
+    )
     cause = with_space(unwritten, {"/d"}, ours).cause
     assert (cause.reason, cause.rank) == ("disk_full", 0)
     assert cause.sentence == "disk_full: rank 0: a.log: iostream error; 0 of 2 MiB are free on /d"
     assert with_space(other, {"/d"}, ours) == other
-    monkeypatch.setattr("tenant_client.run.diagnose_attempt.full_among", lambda _: (False, "9 of 9 MiB are free on /d"))
+    monkeypatch.setattr(
+        "tenant_client.doctor.run.diagnose_attempt.full_among", lambda _: (False, "9 of 9 MiB are free on /d")
+    )
     cause = with_space(unwritten, {"/d"}, ours).cause
     assert cause.sentence == "checkpoint_write: rank 0: a.log: iostream error; 9 of 9 MiB are free on /d"

@@ -9,15 +9,15 @@ import pytest
 from typer.testing import CliRunner
 
 from crypto.ids import LeaseId, Token
+from federation.base.pinned_directory import pin
 from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
-from federation.runtime.pinned_directory import pin
-from tenant_client import service
-from tenant_client.cli import app
-from tenant_client.records.attempts import Attempts
-from tenant_client.records.bundle_log import BundleLog
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal, Unit, UnknownUnit
-from tenant_client.verbs.gate import REFUSED
+from tenant_client.doctor.records.attempts import Attempts
+from tenant_client.doctor.records.bundle_log import BundleLog
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal, Unit, UnknownUnit
+from tenant_client.program import service
+from tenant_client.program.cli import app
+from tenant_client.program.verbs.gate import REFUSED
 from tests.support.factories import keys, labels, lease_id
 
 PROLOG = Path(__file__).resolve().parents[2] / "ops/slurm/prolog.sh"
@@ -100,7 +100,7 @@ def test_own_outcomes_do_not_count(home: Path, grants: dict[LeaseId, dict[str, s
     grants[NOW] = GOOD
     before = gated(home)
     with closing(open_database(home / "tenant.db")) as connection:
-        from tenant_client.records.journal import Failure
+        from tenant_client.doctor.records.journal import Failure
 
         Journal(connection).add([], [Failure(str(BEFORE), 1.5 + n, 0.5 + n, "nvlink_error") for n in range(100)])
     assert gated(home) == before

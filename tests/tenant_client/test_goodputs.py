@@ -5,8 +5,8 @@ from hypothesis import given, settings, strategies as st
 
 from federation.protocol.plan import Marginal, Plan, PlanDimension
 from federation.protocol.subjects import GOODPUT_BANDS, Subject, norms
-from tenant_client.records.attempts import Attempt, AttemptCause, AttemptState
-from tenant_client.records.paces import Slice
+from tenant_client.doctor.records.attempts import Attempt, AttemptCause, AttemptState
+from tenant_client.doctor.records.paces import Slice
 from tenant_client.rounds.counts import build_tables
 from tenant_client.rounds.goodputs import GoodputUnit, goodputs, units_of
 from tests.support.changing import replace

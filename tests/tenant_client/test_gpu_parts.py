@@ -19,11 +19,11 @@ from simulation.studies.gpu import card, readers, signatures, speed
 from simulation.studies.gpu.__main__ import ROOT, WHEELS, attempted
 from simulation.studies.gpu.parts import PARTS, Part
 from simulation.studies.gpu.report import FAILED, PASSED, SKIPPED, Result, judged, write
-from tenant_client.confirm import cuda
-from tenant_client.confirm.assess import BenchmarkFinding, Measured, assess
-from tenant_client.confirm.criteria import learn
-from tenant_client.confirm.sample import Sample
-from tenant_client.sources.reasons import REASONS
+from tenant_client.doctor.sources.reasons import REASONS
+from tenant_client.program.confirm import cuda
+from tenant_client.program.confirm.assess import BenchmarkFinding, Measured, assess
+from tenant_client.program.confirm.criteria import learn
+from tenant_client.program.confirm.sample import Sample
 from tests import needs
 
 FAULTS = tomllib.loads((ROOT / "simulation/studies/gpu/failures.toml").read_text(encoding="utf-8"))

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.run.health import Health
-from tenant_client.run.hook.progress import Progress
-from tenant_client.run.host_memory import Growing, Growth, HostMemory, read_memory
-from tenant_client.run.loss_trend import LossTrend
-from tenant_client.run.watchdog import Kind
+from tenant_client.doctor.run.health import Health
+from tenant_client.doctor.run.hook.progress import Progress
+from tenant_client.doctor.run.host_memory import Growing, Growth, HostMemory, read_memory
+from tenant_client.doctor.run.loss_trend import LossTrend
+from tenant_client.doctor.run.watchdog import Kind
 from tests.tenant_client.test_patterns import a_pattern
 
 MIB = 1 << 20

@@ -10,10 +10,10 @@ import pytest
 
 from crypto.ids import LeaseId
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
-from tenant_client.advice.hints import STANDS_H, Episode, HintLog, episodes
-from tenant_client.records.database import open_database
-from tenant_client.run.lease_hints import EVERY_S, Hinted, fuse, join
-from tenant_client.run.watchdog import Kind, WatchFinding
+from tenant_client.doctor.advice.hints import STANDS_H, Episode, HintLog, episodes
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.run.lease_hints import EVERY_S, Hinted, fuse, join
+from tenant_client.doctor.run.watchdog import Kind, WatchFinding
 from tests.jobs.wrapped import LEASE as NO_LEASE, PROGRAM, Outcome, attempts, run, start
 from tests.support.factories import NO_SIGNATURE
 from tests.tenant_client.test_watch_verb import LEASE, OTHER, hint
@@ -27,7 +27,7 @@ STANDS = """
 import os, sys, time
 from pathlib import Path
 from typing import Any
-from tenant_client.run.hook.progress import Progress, Writer
+from tenant_client.doctor.run.hook.progress import Progress, Writer
 Writer(Path(os.environ["PHAROAH_RUN_DIR"]), Progress(0, os.getpid(), 0, time.time(), "start", None, 0))
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.1)

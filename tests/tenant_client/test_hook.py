@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from tenant_client.run.hook import hook as hooks
-from tenant_client.run.hook.follow import PATIENCE_STEPS, Follower, StepCounter
-from tenant_client.run.hook.hook import Hook, current_hook, pharoah_hook
-from tenant_client.run.hook.loss import LossReader
-from tenant_client.run.hook.pacing import Pacer, PacingSettings
-from tenant_client.run.hook.progress import Progress, file_name, read
-from tenant_client.run.hook.sampler import Sampler
-from tenant_client.run.syndromes.ranks import Ranks
+from tenant_client.doctor.run.hook import hook as hooks
+from tenant_client.doctor.run.hook.follow import PATIENCE_STEPS, Follower, StepCounter
+from tenant_client.doctor.run.hook.hook import Hook, current_hook, pharoah_hook
+from tenant_client.doctor.run.hook.loss import LossReader
+from tenant_client.doctor.run.hook.pacing import Pacer, PacingSettings
+from tenant_client.doctor.run.hook.progress import Progress, file_name, read
+from tenant_client.doctor.run.hook.sampler import Sampler
+from tenant_client.doctor.run.syndromes.ranks import Ranks
 from tests import needs
 
 torch = needs.package("torch")
@@ -441,7 +441,7 @@ EVALUATES = """
 import os, sys
 from pathlib import Path
 import torch
-from tenant_client.run.hook.progress import read
+from tenant_client.doctor.run.hook.progress import read
 
 class Model(torch.nn.Sequential):
     def train(self, mode=True):
@@ -597,7 +597,7 @@ def test_a_torch_without_these_interfaces_is_left_alone(tmp_path: Path) -> None:
 def test_the_jobs_module_path_stays_as_it_was(tmp_path: Path) -> None:
     script = (
         "import sys; before = list(sys.path); import torch;"
-        " print(sys.path == before, 'tenant_client.run.hook' in sys.modules)"
+        " print(sys.path == before, 'tenant_client.doctor.run.hook' in sys.modules)"
     )
     assert run_script(script, PHAROAH_RUN_DIR=str(tmp_path)).stdout == "True True\n"
 
@@ -649,7 +649,7 @@ def test_a_rank_that_cannot_be_compared_reports_all_the_same(
     def fails(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("tenant_client.run.hook.whereabouts.Whereabouts.open", fails)
+    monkeypatch.setattr("tenant_client.doctor.run.hook.whereabouts.Whereabouts.open", fails)
     with pharoah_hook() as hook:
         train(hook, 3)
         assert seen(run_dir).step == 3

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.run.hook.answers import STACK
-from tenant_client.run.hook.progress import file_name, read
-from tenant_client.run.syndromes.ranks import Ranks
+from tenant_client.doctor.run.hook.answers import STACK
+from tenant_client.doctor.run.hook.progress import file_name, read
+from tenant_client.doctor.run.syndromes.ranks import Ranks
 from tests import needs
 from tests.jobs.wrapped import JOBS, ROOT, run
 
@@ -28,7 +28,7 @@ optimizer.step()
 os.dup2(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT), 2)
 os.write(2, b"a checkpoint")
 shutil.rmtree(os.environ["PHAROAH_RUN_DIR"])
-from tenant_client.run.hook import hook
+from tenant_client.doctor.run.hook import hook
 hook.current_hook()._next_report_s = 0.0
 optimizer.step()
 assert hook.current_hook().closed

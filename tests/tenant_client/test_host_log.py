@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.diagnosis.diagnose import diagnose, gather
-from tenant_client.sources.prefixes import place
+from tenant_client.doctor.diagnosis.diagnose import diagnose, gather
+from tenant_client.doctor.sources.prefixes import place
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
 SSHD = "Jul 25 23:23:14 n1 sshd[1]: session closed for user root"

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from federation.runtime.sqlite import Connection
-from tenant_client.cli import app
-from tenant_client.diagnosis.precedents import like
-from tenant_client.diagnosis.sureness import Basis, Sureness
-from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.records.incidents import Incidents
-from tenant_client.run.attempt_recorder import Record
-from tenant_client.run.ended import Asked
-from tenant_client.run.fail_open import FailOpen
-from tenant_client.run.supervise import Ending
+from federation.base.sqlite import Connection
+from tenant_client.doctor.diagnosis.precedents import like
+from tenant_client.doctor.diagnosis.sureness import Basis, Sureness
+from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.incidents import Incidents
+from tenant_client.doctor.run.attempt_recorder import Record
+from tenant_client.doctor.run.ended import Asked
+from tenant_client.doctor.run.fail_open import FailOpen
+from tenant_client.doctor.run.supervise import Ending
+from tenant_client.program.cli import app
 from tests.support import schemas
 
 DISK = ("OSError: [Errno <*>] No space left on device", "saving checkpoint to shard <*>")

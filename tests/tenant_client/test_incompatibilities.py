@@ -16,19 +16,19 @@ from packaging.version import Version
 from typer.testing import CliRunner
 
 from federation.protocol.toml_tables import BadTable
-from tenant_client.advice.incompatibilities import TABLE, Fit, Job, Known, against, fits, in_logs, parse
-from tenant_client.advice.log_scan import known_in, software_in
-from tenant_client.cli import app
-from tenant_client.records.attempts import AttemptCause
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal, Unit
-from tenant_client.run import diagnose_attempt
-from tenant_client.run.fail_open import FailOpen
-from tenant_client.run.hook.sampler import PACKAGES, software
-from tenant_client.sources.installed import installed
-from tenant_client.sources.scanning import Line
-from tenant_client.sources.software import COMPONENTS, Software, component_of, of_versions, software_of
-from tenant_client.workload.descriptor import Descriptor
+from tenant_client.doctor.advice.incompatibilities import TABLE, Fit, Job, Known, against, fits, in_logs, parse
+from tenant_client.doctor.advice.log_scan import known_in, software_in
+from tenant_client.doctor.records.attempts import AttemptCause
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal, Unit
+from tenant_client.doctor.run import diagnose_attempt
+from tenant_client.doctor.run.fail_open import FailOpen
+from tenant_client.doctor.run.hook.sampler import PACKAGES, software
+from tenant_client.doctor.sources.installed import installed
+from tenant_client.doctor.sources.scanning import Line
+from tenant_client.doctor.sources.software import COMPONENTS, Software, component_of, of_versions, software_of
+from tenant_client.doctor.workload.descriptor import Descriptor
+from tenant_client.program.cli import app
 from tests.support.factories import a_descriptor
 
 CASES = tomllib.loads((Path(__file__).parent / "known_cases.toml").read_text(encoding="utf-8"))["case"]

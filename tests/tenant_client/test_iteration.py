@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tenant_client.sources.trace import Collective, Trace
-from tenant_client.workload.iteration import period, skeleton
+from tenant_client.doctor.sources.trace import Collective, Trace
+from tenant_client.doctor.workload.iteration import period, skeleton
 
 ITERATION = ("all_gather", "all_gather", "reduce_scatter", "all_reduce")
 EXPECTED = (("all_gather", 3, 20), ("reduce_scatter", 3, 20), ("all_reduce", 3, 20))

@@ -3,12 +3,12 @@
 import pytest
 from hypothesis import example, given, strategies as st
 
+from federation.base.reading import CappedReader, ReadLimits, SourceError
 from federation.protocol.causes import Domain
-from federation.runtime.reading import CappedReader, ReadLimits, SourceError
-from tenant_client.sources.evidence import Evidence, Role
-from tenant_client.sources.job_log import Leftover, read
-from tenant_client.sources.reasons import REASONS
-from tenant_client.sources.tracebacks import Tracebacks
+from tenant_client.doctor.sources.evidence import Evidence, Role
+from tenant_client.doctor.sources.job_log import Leftover, read
+from tenant_client.doctor.sources.reasons import REASONS
+from tenant_client.doctor.sources.tracebacks import Tracebacks
 from tests.support.logs_of_our_own import reader
 
 HEAD = "Traceback (most recent call last):\n"

@@ -5,10 +5,10 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from federation.runtime.reading import open_inputs
-from tenant_client.sources.evidence import Evidence, Role
-from tenant_client.sources.kernel_log import code_of, looks_like, read
-from tenant_client.sources.prefixes import stamp
+from federation.base.reading import open_inputs
+from tenant_client.doctor.sources.evidence import Evidence, Role
+from tenant_client.doctor.sources.kernel_log import code_of, looks_like, read
+from tenant_client.doctor.sources.prefixes import stamp
 from tests.support.logs_of_our_own import DATA, reader
 
 XID_DATA = DATA / "xid"

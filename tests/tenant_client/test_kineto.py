@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from federation.runtime.reading import CappedReader, ReadLimits, SourceError
-from tenant_client.sources import kineto as module
-from tenant_client.sources.trace import Call, Collective, Trace
+from federation.base.reading import CappedReader, ReadLimits, SourceError
+from tenant_client.doctor.sources import kineto as module
+from tenant_client.doctor.sources.trace import Call, Collective, Trace
 from tests.support.traces import Event, Op, annotation, collective, dumped, kernel, kineto, operator, read_kineto
 
 LINEAR = Op("aten::linear", ([2, 3], [4, 3], [4]))

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from tenant_client.records.attempts import Attempt, Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.run.fail_open import FailOpen
-from tenant_client.run.launcher import Launcher, Output
-from tenant_client.run.observe import Observer
-from tenant_client.run.settings import RunSettings
-from tenant_client.sources.launcher_events import EventKind, LauncherEvent, read_event
+from tenant_client.doctor.records.attempts import Attempt, Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.run.fail_open import FailOpen
+from tenant_client.doctor.run.launcher import Launcher, Output
+from tenant_client.doctor.run.observe import Observer
+from tenant_client.doctor.run.settings import RunSettings
+from tenant_client.doctor.sources.launcher_events import EventKind, LauncherEvent, read_event
 from tests.support.launchers import TORCHFT, started, torchrun
 
 NVRX = "2026-08-07 22:12:30,250 [INFO] [gpu-7] [workload:?(?) infra:0(0)] profiling.py:99   - Cycle: {} Event: {} "

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from crypto.ids import LeaseId
+from federation.base.sqlite import Connection
 from federation.protocol.service_messages import LeaseChange, LeaseEnd
-from federation.runtime.sqlite import Connection
-from tenant_client.advice.hints import HintLog, end_of, standing
-from tenant_client.claims.facts import facts
-from tenant_client.pages.views import house
-from tenant_client.records.attempts import INTERRUPTED, Attempt, AttemptCause, Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.records.fixes import fix
-from tenant_client.records.journal import Journal
-from tenant_client.run.lease_ends import CLOCKS_S, take
-from tenant_client.run.lease_hints import Hinted
-from tenant_client.run.run_directory import hold
+from tenant_client.doctor.advice.hints import HintLog, end_of, standing
+from tenant_client.doctor.records.attempts import INTERRUPTED, Attempt, AttemptCause, Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.fixes import fix
+from tenant_client.doctor.records.journal import Journal
+from tenant_client.doctor.run.lease_ends import CLOCKS_S, take
+from tenant_client.doctor.run.lease_hints import Hinted
+from tenant_client.doctor.run.run_directory import hold
+from tenant_client.program.claims.facts import facts
+from tenant_client.program.pages.views import house
 from tests.jobs.wrapped import attempts as attempts_of, failures as failures_of, start
 from tests.support.factories import NO_SIGNATURE
 from tests.support.waiting import until

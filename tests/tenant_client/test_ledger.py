@@ -13,12 +13,12 @@ from hypothesis import given, strategies as st
 
 from crypto.errors import BudgetExceeded, PlanRefused
 from crypto.ids import Digest, RoundId, TenantId
+from federation.base.sqlite import Connection
 from federation.protocol.endorsed import EndorsedSet
 from federation.protocol.noise import Integers, SystemSampler
 from federation.protocol.privacy_cost import NO_LOSS, PrivacyLoss, plan_loss
-from federation.runtime.sqlite import Connection
-from tenant_client.records.database import SCHEMA, open_database
-from tenant_client.records.ledger import Charge, Ledger
+from tenant_client.doctor.records.database import SCHEMA, open_database
+from tenant_client.doctor.records.ledger import Charge, Ledger
 from tests.support.changing import replace
 from tests.support.factories import WEEK, Cast, a_plan, signed
 

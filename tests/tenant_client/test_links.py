@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.diagnosis.diagnose import diagnose, gather
+from tenant_client.doctor.diagnosis.diagnose import diagnose, gather
 
 DOWN, UP = "mlx5_core 0000:5e:00.0 ens5f0np0: Link down", "mlx5_core 0000:5e:00.0 ens5f0np0: Link up"
 PORT = "mlx5_core 0000:ab:00.0 mlx5_5: Port: {} Link {}"

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tenant_client.service import listening
+from tenant_client.program.service import listening
 from tests.support.waiting import until
 from tests.tenant_client.test_watch_verb import LEASE, Place, place
 

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import astuple
 
 from crypto.ids import Token
-from tenant_client.workload.descriptor import rungs
-from tenant_client.workload.local_tokens import KEY_BYTES, local_key, local_ladder
+from tenant_client.doctor.workload.descriptor import rungs
+from tenant_client.doctor.workload.local_tokens import KEY_BYTES, local_key, local_ladder
 from tests.support.changing import replace
 from tests.support.factories import a_descriptor
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings, strategies as st
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from federation.runtime.reading import CappedReader, ReadLimits, SourceError
-from tenant_client.cli import app
-from tenant_client.diagnosis.stragglers import waits as waits_module
-from tenant_client.diagnosis.stragglers.waits import WaitCause, Waits, waits
-from tenant_client.sources.nccl_inspector import Record, holds_logs, looks_like, read
+from federation.base.reading import CappedReader, ReadLimits, SourceError
+from tenant_client.doctor.diagnosis.stragglers import waits as waits_module
+from tenant_client.doctor.diagnosis.stragglers.waits import WaitCause, Waits, waits
+from tenant_client.doctor.sources.nccl_inspector import Record, holds_logs, looks_like, read
+from tenant_client.program.cli import app
 from tests.support.ras import inspected
 
 Times = NDArray[np.int64]

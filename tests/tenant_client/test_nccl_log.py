@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from federation.runtime.reading import open_inputs
-from tenant_client.sources.evidence import Role
-from tenant_client.sources.nccl_log import looks_like, read, version
+from federation.base.reading import open_inputs
+from tenant_client.doctor.sources.evidence import Role
+from tenant_client.doctor.sources.nccl_log import looks_like, read, version
 from tests.support.logs_of_our_own import DATA, reader
 
 NCCL_DATA = DATA / "nccl_logs"

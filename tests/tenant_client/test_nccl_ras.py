@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from typer.testing import CliRunner
 
-from federation.runtime.reading import CappedReader, ReadLimits, SourceError
-from tenant_client.cli import app
-from tenant_client.diagnosis.collectives import CollectiveVerdict
-from tenant_client.diagnosis.collectives.ras import RasFindings, analyse_ras, ras_evidence
-from tenant_client.sources import nccl_ras, nccl_ras_text
-from tenant_client.sources.evidence import Role
-from tenant_client.sources.nccl_ras import Answer, decode
+from federation.base.reading import CappedReader, ReadLimits, SourceError
+from tenant_client.doctor.diagnosis.collectives import CollectiveVerdict
+from tenant_client.doctor.diagnosis.collectives.ras import RasFindings, analyse_ras, ras_evidence
+from tenant_client.doctor.sources import nccl_ras, nccl_ras_text
+from tenant_client.doctor.sources.evidence import Role
+from tenant_client.doctor.sources.nccl_ras import Answer, decode
+from tenant_client.program.cli import app
 from tests.support.ras import DOCUMENTED, answer, communicator
 
 Comm = dict[str, Any]

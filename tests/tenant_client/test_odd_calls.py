@@ -2,9 +2,9 @@
 
 import pytest
 
-from tenant_client.diagnosis.diagnose import diagnose
-from tenant_client.diagnosis.odd_calls import odd_call
-from tenant_client.sources.evidence import Evidence, Role
+from tenant_client.doctor.diagnosis.diagnose import diagnose
+from tenant_client.doctor.diagnosis.odd_calls import odd_call
+from tenant_client.doctor.sources.evidence import Evidence, Role
 
 LINE = "[rank{0}]:[E611 23:19:00.2 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation timeout: "
 LINE += "WorkNCCL(SeqNum={1}, OpType={2}, NumelIn=2, NumelOut=32, Timeout(ms)=900000) ran for 900005 milliseconds"

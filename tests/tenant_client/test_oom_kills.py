@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.run.health import Health
-from tenant_client.run.hook.progress import Progress
-from tenant_client.run.host_memory import HostMemory
-from tenant_client.run.oom_kills import OomKills
-from tenant_client.run.watchdog import Kind
+from tenant_client.doctor.run.health import Health
+from tenant_client.doctor.run.hook.progress import Progress
+from tenant_client.doctor.run.host_memory import HostMemory
+from tenant_client.doctor.run.oom_kills import OomKills
+from tenant_client.doctor.run.watchdog import Kind
 
 PIDS = {0: 100, 1: 101}
 LINE = "6,339,5140900,-;{} Killed process {} (python3) total-vm:9kB, anon-rss:8kB, UID:0\n"

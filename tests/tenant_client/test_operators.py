@@ -5,7 +5,7 @@ from importlib import resources
 import pytest
 
 from federation.protocol.toml_tables import BadTable
-from tenant_client.workload.operators import (
+from tenant_client.doctor.workload.operators import (
     class_of,
     classes_of,
     is_part_of_a_model,
@@ -19,7 +19,7 @@ from tenant_client.workload.operators import (
     table,
 )
 
-TEXT = resources.files("tenant_client.workload").joinpath("operators.toml").read_text(encoding="utf-8")
+TEXT = resources.files("tenant_client.doctor.workload").joinpath("operators.toml").read_text(encoding="utf-8")
 
 
 # ---- the table -----------------------------------------------------------------------------------------------------

@@ -18,16 +18,16 @@ from federation.protocol.evidence import Evidence, PairEvidence
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from federation.protocol.ratio_likelihood import LOG_RATIOS, below
 from federation.protocol.service_messages import CheckVerdict
-from provider_server.analysis.mismatch import Mismatches, find_mismatches
-from provider_server.learning.evidence import evidence_of
-from tenant_client.admission.decision import Desk
-from tenant_client.admission.mode import AdmissionMode
-from tenant_client.advice.own_history import Joined, join
-from tenant_client.cli import app
-from tenant_client.records.attempts import Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Failure
-from tenant_client.records.own_leases import OwnLease
+from provider_server.fleet.analysis.mismatch import Mismatches, find_mismatches
+from provider_server.fleet.learning.evidence import evidence_of
+from tenant_client.doctor.advice.own_history import Joined, join
+from tenant_client.doctor.records.attempts import Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Failure
+from tenant_client.doctor.records.own_leases import OwnLease
+from tenant_client.program.admission.decision import Desk
+from tenant_client.program.admission.mode import AdmissionMode
+from tenant_client.program.cli import app
 from tests.support.changing import replace
 from tests.support.federations import WEEKS, Grounds, begin, lease_id
 from tests.support.schemas import held
@@ -272,7 +272,7 @@ def test_own_history_is_never_joined_online(homes: Path, monkeypatch: pytest.Mon
     """The provider's answer is shown as it came, whatever the owner lets in elsewhere."""
     monkeypatch.setenv("PHAROAH_DECISIONS_OWN_HISTORY", "true")
     online = Check.of(7, None, ())
-    monkeypatch.setattr("tenant_client.verbs.judging._asked", lambda home, labels: online)
+    monkeypatch.setattr("tenant_client.program.verbs.judging._asked", lambda home, labels: online)
     for number in (0, 1):
         code, said = asked(homes, number, "--online")
         assert code == CheckVerdict.UNKNOWN

@@ -20,10 +20,10 @@ from federation.protocol.directory import Member, next_entry
 from federation.protocol.plan import Plan
 from federation.protocol.round_messages import Contribution, DirectoryUpdate, Ownership, Receipt, opened_contribution
 from simulation.run.federation import Federation
-from tenant_client.cli import app
-from tenant_client.disclosure import owner_view
-from tenant_client.disclosure.message_layout import layout
-from tenant_client.home import create, open_tenant, pin
+from tenant_client.program.cli import app
+from tenant_client.rounds.disclosure import owner_view
+from tenant_client.rounds.disclosure.message_layout import layout
+from tenant_client.rounds.home import create, open_tenant, pin
 from tenant_client.rounds.tenant import Tenant
 from tests.support import schemas
 from tests.support.endorsing import ended, shown

@@ -16,23 +16,23 @@ import pytest
 from typer.testing import CliRunner
 
 from crypto.ids import LeaseId
+from federation.base.key_files import HomeError
+from federation.base.sqlite import StorageFailed
 from federation.protocol.check import Checker
 from federation.protocol.service_messages import Action, CheckVerdict, Hint, HintState, Suspicion
-from federation.runtime.key_files import HomeError
-from federation.runtime.sqlite import StorageFailed
-from tenant_client.advice.hints import STANDS_H, HintLog
-from tenant_client.advice.own_history import own_history
-from tenant_client.cli import app
-from tenant_client.diagnosis.sureness import Basis, Sureness
-from tenant_client.disclosure import owner_view
-from tenant_client.pages.app import ROWS_AT_ONCE
-from tenant_client.pages.key import Key
-from tenant_client.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
-from tenant_client.pages.serving import NotOnThisMachine, PageNotServed, listening
-from tenant_client.pages.views import House, house, opened, pairs
-from tenant_client.records.attempts import Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.records.incidents import Incidents
+from tenant_client.doctor.advice.hints import STANDS_H, HintLog
+from tenant_client.doctor.advice.own_history import own_history
+from tenant_client.doctor.diagnosis.sureness import Basis, Sureness
+from tenant_client.doctor.records.attempts import Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.incidents import Incidents
+from tenant_client.program.cli import app
+from tenant_client.program.pages.app import ROWS_AT_ONCE
+from tenant_client.program.pages.key import Key
+from tenant_client.program.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
+from tenant_client.program.pages.serving import NotOnThisMachine, PageNotServed, listening
+from tenant_client.program.pages.views import House, house, opened, pairs
+from tenant_client.rounds.disclosure import owner_view
 from tests.support import browsers
 from tests.support.changing import replace
 from tests.support.factories import NO_SIGNATURE

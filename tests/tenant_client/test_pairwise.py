@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from tenant_client.confirm.pairwise import Kind, NodeVerdict, Pair, PairResult, PairwiseTest, usual
+from tenant_client.program.confirm.pairwise import Kind, NodeVerdict, Pair, PairResult, PairwiseTest, usual
 from tests.support.pair_worlds import Tally, World, adaptive, draw, neighbours
 
 

@@ -10,13 +10,13 @@ from xml.etree import ElementTree as ET
 import pytest
 from typer.testing import CliRunner
 
-from federation.runtime.route import Hop, HopHealth, Route, picture, worst
-from tenant_client.advice.path_health import marks_of
-from tenant_client.cli import app
-from tenant_client.diagnosis.rank_graph import HealthMark, HealthMarks, RankGraph, graph_of, routes
-from tenant_client.sources.evidence import Evidence, Role
-from tenant_client.sources.flight_recorder import read_dumps
-from tenant_client.sources.nccl_topology import NcclTopology, read_topology, topology_of
+from federation.base.route import Hop, HopHealth, Route, picture, worst
+from tenant_client.doctor.advice.path_health import marks_of
+from tenant_client.doctor.diagnosis.rank_graph import HealthMark, HealthMarks, RankGraph, graph_of, routes
+from tenant_client.doctor.sources.evidence import Evidence, Role
+from tenant_client.doctor.sources.flight_recorder import read_dumps
+from tenant_client.doctor.sources.nccl_topology import NcclTopology, read_topology, topology_of
+from tenant_client.program.cli import app
 from tests.support.logs_of_our_own import DATA
 
 LOGS = [DATA / "nccl_logs" / name for name in ("llama2-7b-master.log.gz", "megatron_gpt2_16nodes.out.gz")]

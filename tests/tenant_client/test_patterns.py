@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.run.differential import WINDOWS, Differential, Oddity
-from tenant_client.run.hook import patterns
-from tenant_client.run.hook.patterns import SIZE, Function, Pattern, Patterns, Stack, encode, file_name, read
-from tenant_client.run.hook.whereabouts import Whereabouts
+from tenant_client.doctor.run.differential import WINDOWS, Differential, Oddity
+from tenant_client.doctor.run.hook import patterns
+from tenant_client.doctor.run.hook.patterns import SIZE, Function, Pattern, Patterns, Stack, encode, file_name, read
+from tenant_client.doctor.run.hook.whereabouts import Whereabouts
 from tests.support.changing import replace
 
 STEP_MS = 100.0

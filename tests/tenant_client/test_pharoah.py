@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.run.hook.progress import file_name, read
+from tenant_client.doctor.run.hook.progress import file_name, read
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = """
@@ -56,7 +56,7 @@ def test_in_a_run_steps_are_reported_and_packages_of_our_names_are_left_alone(tm
 def test_a_step_that_an_optimiser_took_before_the_first_call_counts_once(tmp_path: Path) -> None:
     script = """
 import pharoah
-from tenant_client.run.hook.hook import current_hook
+from tenant_client.doctor.run.hook.hook import current_hook
 for step in range(3):
     if not current_hook().explicit:  # as what follows optimisers does
         current_hook().step()

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.run.attempt_recorder import Record
-from tenant_client.run.ended import Asked
-from tenant_client.run.fail_open import FailOpen
-from tenant_client.run.run_directory import lease_name
-from tenant_client.run.supervise import Ending
+from tenant_client.doctor.run.attempt_recorder import Record
+from tenant_client.doctor.run.ended import Asked
+from tenant_client.doctor.run.fail_open import FailOpen
+from tenant_client.doctor.run.run_directory import lease_name
+from tenant_client.doctor.run.supervise import Ending
 from tests.jobs.wrapped import LEASE, attempts
 
 K8S = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "pre-worker-2", "NODE_NAME": "node-7"}

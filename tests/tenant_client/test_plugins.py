@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from federation.runtime.plugin_verbs import GROUP as VERBS
-from federation.runtime.plugins import Plugin, PluginFailed
-from tenant_client.records.attempts import Attempt
-from tenant_client.run.hook.progress import Progress
-from tenant_client.run.plugins import SOURCES, WATCHERS, PluginWatcher
-from tenant_client.run.watchdog import Kind, WatchFinding
+from federation.base.plugin_verbs import GROUP as VERBS
+from federation.base.plugins import Plugin, PluginFailed
+from tenant_client.doctor.records.attempts import Attempt
+from tenant_client.doctor.run.hook.progress import Progress
+from tenant_client.doctor.run.plugins import SOURCES, WATCHERS, PluginWatcher
+from tenant_client.doctor.run.watchdog import Kind, WatchFinding
 from tests.jobs.wrapped import PROGRAM, ROOT, attempts, environment, run
 
 NAME = "acme-pharoah"
@@ -43,10 +43,10 @@ MODULE = '''
 """What Acme's trainer logs, and the flow of its coolant. It raises where ACME_RAISES says."""
 import os, sys
 from importlib import resources
-from federation.runtime.reading import lines
-from tenant_client.run.watchdog import Kind, WatchFinding
-from tenant_client.sources.cues import own_cues
-from tenant_client.sources.evidence import Evidence
+from federation.base.reading import lines
+from tenant_client.doctor.run.watchdog import Kind, WatchFinding
+from tenant_client.doctor.sources.cues import own_cues
+from tenant_client.doctor.sources.evidence import Evidence
 
 if "ACME_MARK" in os.environ:
     open(os.environ["ACME_MARK"], "w").close()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from tenant_client.run.hook.progress import PHASES, SIZE, Progress, Writer, decode, encode, file_name, read
+from tenant_client.doctor.run.hook.progress import PHASES, SIZE, Progress, Writer, decode, encode, file_name, read
 
 SOME = Progress(rank=3, pid=4711, step=120, updated_at_s=1.7e9, phase="train", loss=2.25, restart=1)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tenant_client.advice.clues import FailureFacts, FindingFact
-from tenant_client.advice.explanation import explain
-from tenant_client.advice.hints import HintLog
-from tenant_client.advice.replacement import (
+from tenant_client.doctor.advice.clues import FailureFacts, FindingFact
+from tenant_client.doctor.advice.explanation import explain
+from tenant_client.doctor.advice.hints import HintLog
+from tenant_client.doctor.advice.replacement import (
     ASK_PROVIDER,
     CONFIDENCE,
     UNCLEAR,
@@ -23,10 +23,10 @@ from tenant_client.advice.replacement import (
     minutes_saved,
     plan,
 )
-from tenant_client.cli import app
-from tenant_client.records.attempts import Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.run.watchdog import Kind
+from tenant_client.doctor.records.attempts import Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.run.watchdog import Kind
+from tenant_client.program.cli import app
 from tests.support.factories import NO_SIGNATURE
 from tests.tenant_client.test_watch_verb import LEASE, hint
 
@@ -124,7 +124,7 @@ def test_a_plan_does_not_wait_for_numpy(tmp_path: Path) -> None:
     """Ranks stand while it is made: half of its processor time would be numpy's import."""
     finding = {"kind": HANG.kind, "since_s": 5.0, "step": 59, "ranks": [1], "text": HANG.text, "cleared_at_s": None}
     words = ["replacement", str(LEASE), "--home", str(home_with(tmp_path, finding)), "--nodes", "a,b,c"]
-    script = f"import sys\nfrom tenant_client.cli import app\ntry: app({words!r})\nexcept SystemExit as end:\n"
+    script = f"import sys\nfrom tenant_client.program.cli import app\ntry: app({words!r})\nexcept SystemExit as end:\n"
     script += " print(end.code, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "1 False"
@@ -143,7 +143,7 @@ def test_what_has_ended_or_is_cleared_replaces_nothing(tmp_path: Path) -> None:
 def test_a_standing_hint_alone_is_undecided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = home_with(tmp_path)
     raised = hint(1)
-    monkeypatch.setattr("tenant_client.verbs.replacement.now_hour", lambda: raised.at_h + 0.1)
+    monkeypatch.setattr("tenant_client.program.verbs.replacement.now_hour", lambda: raised.at_h + 0.1)
     with closing(open_database(home / "tenant.db")) as connection:
         HintLog(connection).take(raised, 0.0, NO_SIGNATURE)
     code, found = ask(home)

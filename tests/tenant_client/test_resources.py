@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tenant_client.advice.resources import Earlier, expect, resources
-from tenant_client.cli import app
-from tenant_client.records.attempts import Attempts
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal
-from tenant_client.records.usages import Usage, Usages
-from tenant_client.run.hook.progress import Progress
-from tenant_client.run.usage import UsageMeter, UsageRecorder
-from tenant_client.workload.descriptor import Descriptor
+from tenant_client.doctor.advice.resources import Earlier, expect, resources
+from tenant_client.doctor.records.attempts import Attempts
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal
+from tenant_client.doctor.records.usages import Usage, Usages
+from tenant_client.doctor.run.hook.progress import Progress
+from tenant_client.doctor.run.usage import UsageMeter, UsageRecorder
+from tenant_client.doctor.workload.descriptor import Descriptor
+from tenant_client.program.cli import app
 from tests.needs import package
 from tests.support import schemas
 

@@ -11,14 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.protocol.service_messages import Action, HintState
-from tenant_client.cli import app
-from tenant_client.run.hook import hook as hooks, readings
-from tenant_client.run.hook.checkpoints import Checkpoints, ask, interval_s
-from tenant_client.run.hook.hook import Hook, current_hook
-from tenant_client.run.hook.progress import read
-from tenant_client.run.hook.readings import Log, Reading
-from tenant_client.run.lease_hints import asks_to_save
-from tenant_client.run.restart_point import RestartPoint, restart_point
+from tenant_client.doctor.run.hook import hook as hooks, readings
+from tenant_client.doctor.run.hook.checkpoints import Checkpoints, ask, interval_s
+from tenant_client.doctor.run.hook.hook import Hook, current_hook
+from tenant_client.doctor.run.hook.progress import read
+from tenant_client.doctor.run.hook.readings import Log, Reading
+from tenant_client.doctor.run.lease_hints import asks_to_save
+from tenant_client.doctor.run.restart_point import RestartPoint, restart_point
+from tenant_client.program.cli import app
 from tests.support.schemas import held
 from tests.tenant_client.test_hinted import raised
 
@@ -201,8 +201,8 @@ def test_without_a_callback_the_process_gets_the_signal_that_it_chose(tmp_path: 
     program = """
 import signal, sys
 from pathlib import Path
-from tenant_client.run.hook import hook as hooks
-from tenant_client.run.hook.checkpoints import ask
+from tenant_client.doctor.run.hook import hook as hooks
+from tenant_client.doctor.run.hook.checkpoints import ask
 hooks.REPORT_EVERY_S = 0.0
 signal.signal(signal.SIGUSR1, lambda *_: print("saved"))
 with hooks.pharoah_hook() as hook:

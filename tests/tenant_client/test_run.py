@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.records.attempts import AttemptState
-from tenant_client.run import relay, streams
+from tenant_client.doctor.records.attempts import AttemptState
+from tenant_client.doctor.run import relay, streams
 from tests.jobs.wrapped import JOBS, ROOT, attempts, command, environment, failures, run, start
 from tests.support.waiting import PATIENCE_S, until
 

@@ -9,15 +9,15 @@ import pytest
 from typer.testing import CliRunner
 
 from crypto.ids import LeaseId
-from tenant_client.cli import app
-from tenant_client.disclosure.happened import what_happened
-from tenant_client.disclosure.overview import leases
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal
+from tenant_client.doctor.run.hook.progress import Progress, Writer
+from tenant_client.doctor.run.workload import RunWorkload
+from tenant_client.doctor.workload.describe import describe_files
+from tenant_client.program.cli import app
+from tenant_client.rounds.disclosure.happened import what_happened
+from tenant_client.rounds.disclosure.overview import leases
 from tenant_client.rounds.tenant import StartedLease
-from tenant_client.run.hook.progress import Progress, Writer
-from tenant_client.run.workload import RunWorkload
-from tenant_client.workload.describe import describe_files
 from tests import needs
 from tests.jobs.wrapped import ROOT, attempts, run
 from tests.support.factories import Cast, a_descriptor

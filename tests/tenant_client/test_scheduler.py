@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from federation.runtime.hostlist import hostlist
-from tenant_client.sources.scheduler import Placement, placement
+from federation.base.hostlist import hostlist
+from tenant_client.doctor.sources.scheduler import Placement, placement
 
 SLURM = {
     "SLURM_JOB_ID": "90211", "SLURM_ARRAY_JOB_ID": "90200", "SLURM_ARRAY_TASK_ID": "11", "SLURM_PROCID": "3",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal
 from tests import needs
 from tests.jobs.wrapped import LEASE, ROOT, attempts, environment
 

@@ -12,12 +12,12 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from federation.base.catalogue_file import read_catalogue
 from federation.protocol.bundle import CatalogueEntry
-from federation.runtime.catalogue_file import read_catalogue
-from tenant_client.cli import app
-from tenant_client.workload.compare import jaccard
-from tenant_client.workload.describe import describe, read_traces
-from tenant_client.workload.descriptor import Descriptor, own_sketch, rungs
+from tenant_client.doctor.workload.compare import jaccard
+from tenant_client.doctor.workload.describe import describe, read_traces
+from tenant_client.doctor.workload.descriptor import Descriptor, own_sketch, rungs
+from tenant_client.program.cli import app
 from tests.support import schemas
 from tests.support.traces import Op, Transformer, convnet, kernel, kineto, operator, profiled
 

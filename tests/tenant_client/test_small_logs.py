@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tenant_client.diagnosis.diagnose import diagnose, gather
-from tenant_client.sources.cues import table
+from tenant_client.doctor.diagnosis.diagnose import diagnose, gather
+from tenant_client.doctor.sources.cues import table
 
 LOGS = Path(__file__).resolve().parents[1] / "logs" / "small_logs.jsonl"
 ROWS = [json.loads(line) for line in LOGS.read_text(encoding="utf-8").splitlines()]

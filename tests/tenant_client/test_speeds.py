@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from federation.protocol.plan import Marginal, Plan, PlanDimension
 from federation.protocol.subjects import Subject, norms
-from tenant_client.records.paces import Slice
+from tenant_client.doctor.records.paces import Slice
 from tenant_client.rounds.counts import build_tables
 from tenant_client.rounds.speeds import PacedUnit, speeds, units_of
 from tests.support.changing import replace

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.advice.changes import changes
-from tenant_client.advice.own_runs import Run
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal
-from tenant_client.records.masking import digest, masked_variables, masked_words
-from tenant_client.records.starts import Started
+from tenant_client.doctor.advice.changes import changes
+from tenant_client.doctor.advice.own_runs import Run
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal
+from tenant_client.doctor.records.masking import digest, masked_variables, masked_words
+from tenant_client.doctor.records.starts import Started
 
 SECRET = "--api-key=hf_abc"
 MASK = partial(digest, key=b"k" * 32)

@@ -14,27 +14,27 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-import provider_server.cli
+import provider_server.program.cli
 import simulation.cli
-import tenant_client.cli
+import tenant_client.program.cli
 import trustee.cli
 from crypto.ids import LeaseId
+from federation.base.clock import now_hour
 from federation.protocol.causes import CAUSES
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
-from federation.runtime.clock import now_hour
-from tenant_client.advice.hints import HintLog
-from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.sources.reasons import REASONS
+from tenant_client.doctor.advice.hints import HintLog
+from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.sources.reasons import REASONS
 from tests.provider_server.test_provider_verbs import committee as committee, held as held, home as home
 from tests.support import schemas
 from tests.support.factories import NO_SIGNATURE
 from tests.support.federations import WEEKS
 
 CLI = {
-    "tenant": tenant_client.cli.app,
+    "tenant": tenant_client.program.cli.app,
     "trustee": trustee.cli.app,
-    "provider": provider_server.cli.app,
+    "provider": provider_server.program.cli.app,
     "sim": simulation.cli.app,
 }
 

@@ -8,12 +8,12 @@ import pytest
 from numpy.typing import NDArray
 from typer.testing import CliRunner
 
-from federation.runtime.reading import SourceError
-from tenant_client.cli import app
-from tenant_client.diagnosis.stragglers.schedule import NoSchedule, schedule
-from tenant_client.diagnosis.stragglers.simulation import own_times, step_times
-from tenant_client.diagnosis.stragglers.what_if import StragglerCause, what_if
-from tenant_client.sources.step_trace import read_step_trace
+from federation.base.reading import SourceError
+from tenant_client.doctor.diagnosis.stragglers.schedule import NoSchedule, schedule
+from tenant_client.doctor.diagnosis.stragglers.simulation import own_times, step_times
+from tenant_client.doctor.diagnosis.stragglers.what_if import StragglerCause, what_if
+from tenant_client.doctor.sources.step_trace import read_step_trace
+from tenant_client.program.cli import app
 from tests.support import pipelines
 from tests.support.schemas import held
 

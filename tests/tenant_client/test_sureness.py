@@ -6,11 +6,11 @@ import pytest
 
 from federation.protocol.toml_tables import BadTable
 from simulation.studies.diagnosis import sureness as benchmark
-from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, explain, gather
-from tenant_client.diagnosis.lessons import Lessons
-from tenant_client.diagnosis.sureness import TABLE, Basis, basis_of, parse, sureness_of
-from tenant_client.sources import exit_status
-from tenant_client.sources.evidence import Evidence, Form, Role
+from tenant_client.doctor.diagnosis.diagnose import Diagnosis, diagnose, explain, gather
+from tenant_client.doctor.diagnosis.lessons import Lessons
+from tenant_client.doctor.diagnosis.sureness import TABLE, Basis, basis_of, parse, sureness_of
+from tenant_client.doctor.sources import exit_status
+from tenant_client.doctor.sources.evidence import Evidence, Form, Role
 from tests.support.logs_of_our_own import LOGS
 
 KEY = Evidence("key_error", Role.ROOT, "job_log", "job.log", 40, "KeyError: 'x'", rank=3, form=Form.TRACEBACK)

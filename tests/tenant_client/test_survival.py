@@ -6,9 +6,9 @@ import tomllib
 
 import pytest
 
-from tenant_client.diagnosis.diagnose import diagnose
-from tenant_client.sources.job_log import read
-from tenant_client.sources.survival import Steps, record
+from tenant_client.doctor.diagnosis.diagnose import diagnose
+from tenant_client.doctor.sources.job_log import read
+from tenant_client.doctor.sources.survival import Steps, record
 from tests.support.logs_of_our_own import LOGS, reader
 
 TABLE = tomllib.loads((LOGS / "steps.toml").read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tenant_client.run.hook.answers import (
+from tenant_client.doctor.run.hook.answers import (
     RECORDS,
     STACK,
     answer_forever,
@@ -24,19 +24,29 @@ from tenant_client.run.hook.answers import (
     make_page,
     stack_file,
 )
-from tenant_client.run.hook.cell import OUTSIDE, RECORDS as KEPT, SIZE, WAIT, Cell, CellState, StepRecord, Who, decode
-from tenant_client.run.hook.whereabouts import Whereabouts
-from tenant_client.run.syndromes import links, waits
-from tenant_client.run.syndromes.hangs import HangLimits, blamed, judge
-from tenant_client.run.syndromes.links import stalled, under_way
-from tenant_client.run.syndromes.process import Activity, pressure_percent
-from tenant_client.run.syndromes.ranks import Ranks
-from tenant_client.run.syndromes.reports import Reports
-from tenant_client.run.syndromes.slowness import SlowLimits, Slowness
-from tenant_client.run.syndromes.stacks import by_signal
-from tenant_client.run.syndromes.views import Doing, Link, RankView, Syndrome, Verdict, Waiting
-from tenant_client.run.syndromes.watch import Syndromes, aside_of, sentence
-from tenant_client.run.watchdog import Kind
+from tenant_client.doctor.run.hook.cell import (
+    OUTSIDE,
+    RECORDS as KEPT,
+    SIZE,
+    WAIT,
+    Cell,
+    CellState,
+    StepRecord,
+    Who,
+    decode,
+)
+from tenant_client.doctor.run.hook.whereabouts import Whereabouts
+from tenant_client.doctor.run.syndromes import links, waits
+from tenant_client.doctor.run.syndromes.hangs import HangLimits, blamed, judge
+from tenant_client.doctor.run.syndromes.links import stalled, under_way
+from tenant_client.doctor.run.syndromes.process import Activity, pressure_percent
+from tenant_client.doctor.run.syndromes.ranks import Ranks
+from tenant_client.doctor.run.syndromes.reports import Reports
+from tenant_client.doctor.run.syndromes.slowness import SlowLimits, Slowness
+from tenant_client.doctor.run.syndromes.stacks import by_signal
+from tenant_client.doctor.run.syndromes.views import Doing, Link, RankView, Syndrome, Verdict, Waiting
+from tenant_client.doctor.run.syndromes.watch import Syndromes, aside_of, sentence
+from tenant_client.doctor.run.watchdog import Kind
 from tests.support.waiting import until
 
 LIMITS = HangLimits()
@@ -265,7 +275,7 @@ def test_where_somebody_always_waits_for_a_processor_nobody_is_called_slow(
     states = {rank: decode(a_cell(rank).page) for rank in range(2)}
     monkeypatch.setattr(watch._ranks, "states", lambda: states)
     monkeypatch.setattr(watch._slowness, "feed", lambda *_, crowded: slow)
-    monkeypatch.setattr("tenant_client.run.syndromes.watch.pressure_percent", lambda: percent)
+    monkeypatch.setattr("tenant_client.doctor.run.syndromes.watch.pressure_percent", lambda: percent)
     found = watch.poll(1.0)
     watch.close()
     assert found is not None
@@ -543,7 +553,7 @@ def test_a_hang_is_said_of_the_same_ranks_until_somebody_moves(tmp_path: Path, m
 STUCK = """
 import ctypes, sys, time
 from pathlib import Path
-from tenant_client.run.hook.answers import dump_on_signal
+from tenant_client.doctor.run.hook.answers import dump_on_signal
 if sys.argv[2] == "listens":
     dump_on_signal(Path(sys.argv[1]), 0)
 def holds_the_lock():

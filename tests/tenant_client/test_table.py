@@ -12,7 +12,7 @@ from federation.protocol.causes import CAUSES, Domain, causes_of
 from federation.protocol.noise import Integers
 from federation.protocol.plan import Mechanism, Plan
 from provider_server.rounds.planning import MarginalSpec
-from tenant_client.records.journal import Failure, LabelledFailure, Unit
+from tenant_client.doctor.records.journal import Failure, LabelledFailure, Unit
 from tenant_client.rounds.counts import build_tables, domain_of
 from tests.support.changing import replace
 from tests.support.factories import a_lease, a_plan, a_unit, labelled, labels

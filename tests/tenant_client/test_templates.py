@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from tenant_client.diagnosis.lessons import Lessons, LessonsError, bare, load_lessons, save_lessons
-from tenant_client.diagnosis.log_templates import Templates, mask
+from tenant_client.doctor.diagnosis.lessons import Lessons, LessonsError, bare, load_lessons, save_lessons
+from tenant_client.doctor.diagnosis.log_templates import Templates, mask
 
 NONE = Lessons()
 

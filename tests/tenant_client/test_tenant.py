@@ -22,6 +22,7 @@ from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PeerFault, 
 from crypto.ids import LeaseId
 from crypto.masking import MaskKey, Words, add_words, words_from_bytes
 from crypto.signing import SigningKey, open_signed
+from federation.base.sqlite import Connection
 from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
 from federation.protocol.directory import Member, UnknownHead, next_entry
 from federation.protocol.noise import Integers, SystemSampler, from_ring
@@ -38,10 +39,9 @@ from federation.protocol.round_messages import (
     RegistrationRequest,
     opened_contribution,
 )
-from federation.runtime.sqlite import Connection
 from provider_server.rounds.planning import MarginalSpec
-from tenant_client.home import create, open_tenant, pin
-from tenant_client.records.journal import UnknownUnit
+from tenant_client.doctor.records.journal import UnknownUnit
+from tenant_client.rounds.home import create, open_tenant, pin
 from tenant_client.rounds.tenant import StartedLease, Tenant
 from tests.support.changing import replace
 from tests.support.contribute_and_die import Moment

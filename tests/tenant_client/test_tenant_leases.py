@@ -15,10 +15,10 @@ from federation.protocol.queries import Query
 from federation.protocol.round_messages import LADDER_LABELS, GrantedLease, LeaseGrants, LeaseRequest
 from federation.protocol.services import ProviderMethod
 from provider_server.rounds.planning import MarginalSpec
-from tenant_client.records.journal import Failure, GrantChanged, Unit
+from tenant_client.doctor.records.journal import Failure, GrantChanged, Unit
+from tenant_client.doctor.workload.descriptor import own_sketch
+from tenant_client.program.service import answering
 from tenant_client.rounds.tenant import Tenant
-from tenant_client.service import answering
-from tenant_client.workload.descriptor import own_sketch
 from tests.support.changing import replace
 from tests.support.factories import Cast, InsecureSilence, a_descriptor, a_plan, keys, lease_id, signed, token
 

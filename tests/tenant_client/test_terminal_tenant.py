@@ -10,10 +10,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from tenant_client.cli import app
-from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal
+from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal
+from tenant_client.program.cli import app
 from tests.jobs import wrapped
 from tests.support.factories import a_descriptor
 from tests.support.terminals import (
@@ -191,7 +191,7 @@ def say(how: str, env: dict[str, str] | None = None) -> tuple[int, bytes]:
     """A program whose verb `status` does something, on a terminal."""
     program = (
         "import logging, sys, threading, warnings\n"
-        "from tenant_client.cli import app\n"
+        "from tenant_client.program.cli import app\n"
         f"HOSTILE = {HOSTILE!r}\n"
         "def fault(*_, **__):\n"
         f"    {how}\n"

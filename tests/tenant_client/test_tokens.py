@@ -17,9 +17,9 @@ from crypto.ristretto import hash_to_group
 from crypto.signing import reopened
 from crypto.threshold import lagrange_at_zero
 from federation.protocol.round_messages import EvaluationRequest, EvaluationResponse, Ladder
-from tenant_client.records.database import open_database
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.workload.descriptor import rungs
 from tenant_client.rounds.tokens import TokenSource, TrusteeService
-from tenant_client.workload.descriptor import rungs
 from tests.support.changing import replace
 from tests.support.factories import Cast, a_descriptor, keys
 from trustee.trustee import Trustee, TrusteeLimits

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from tenant_client.cli import app
-from tenant_client.diagnosis.diagnose import diagnose, gather
-from tenant_client.records.attempts import AttemptCause, Attempts, AttemptState
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal
+from tenant_client.doctor.diagnosis.diagnose import diagnose, gather
+from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal
+from tenant_client.program.cli import app
 from tests.support import schemas
 from tests.support.factories import a_descriptor
 

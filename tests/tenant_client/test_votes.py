@@ -9,13 +9,13 @@ from hypothesis import given, settings, strategies as st
 
 from federation.protocol.plan import Marginal, Mechanism, Plan, PlanDimension
 from federation.protocol.subjects import Subject, norms
-from tenant_client.diagnosis.network_pair import stalled_pair
-from tenant_client.diagnosis.rank_graph import RankSeat
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal, Unit
-from tenant_client.records.votes import NoPair, Vote, Votes, parts_of
+from tenant_client.doctor.diagnosis.network_pair import stalled_pair
+from tenant_client.doctor.diagnosis.rank_graph import RankSeat
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal, Unit
+from tenant_client.doctor.records.votes import NoPair, Vote, Votes, parts_of
+from tenant_client.doctor.sources.flight_recorder import CollectiveState
 from tenant_client.rounds.counts import Observation, build_tables
-from tenant_client.sources.flight_recorder import CollectiveState
 from tests.support.changing import replace
 from tests.support.clusters import C, R, S, call, cluster, judged, world
 from tests.support.plans import small_plan

@@ -5,8 +5,8 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from tenant_client.run.hook.progress import PHASES
-from tenant_client.run.watchdog import Kind, Sample, Watch, WatchFinding, WatchLimits
+from tenant_client.doctor.run.hook.progress import PHASES
+from tenant_client.doctor.run.watchdog import Kind, Sample, Watch, WatchFinding, WatchLimits
 
 LIMITS = WatchLimits(start_s=100.0, floor_s=20.0, factor=5.0, aside_s=200.0)
 

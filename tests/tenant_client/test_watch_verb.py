@@ -28,13 +28,13 @@ from federation.protocol.service_messages import Action, Hint, HintState, Suspic
 from federation.protocol.services import ProviderMethod
 from federation.transport.certificates import make_certificate
 from federation.transport.client import Peer
-from provider_server.store.store import Store
+from provider_server.rounds.store.store import Store
 from simulation.run.processes import free_ports
-from tenant_client.advice.hints import STANDS_H, HintLog, episodes, line_of, standing
-from tenant_client.cli import app
-from tenant_client.records.database import open_database
-from tenant_client.records.journal import Journal, Unit
-from tenant_client.verbs.hints import UNKNOWN
+from tenant_client.doctor.advice.hints import STANDS_H, HintLog, episodes, line_of, standing
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal, Unit
+from tenant_client.program.cli import app
+from tenant_client.program.verbs.hints import UNKNOWN
 from tests.support import schemas
 from tests.support.factories import NO_SIGNATURE, labels, ladder, token
 from tests.support.federations import Grounds

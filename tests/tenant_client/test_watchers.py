@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from tenant_client.run.fail_open import FailOpen
-from tenant_client.run.hook.progress import Progress
-from tenant_client.run.supervise import Ending
-from tenant_client.run.watchdog import Kind, WatchFinding
-from tenant_client.run.watcher import Watcher, Watchers
+from tenant_client.doctor.run.fail_open import FailOpen
+from tenant_client.doctor.run.hook.progress import Progress
+from tenant_client.doctor.run.supervise import Ending
+from tenant_client.doctor.run.watchdog import Kind, WatchFinding
+from tenant_client.doctor.run.watcher import Watcher, Watchers
 
 SEEN = WatchFinding(Kind.SLOW_RANK, 1.0, 5, (1,), "rank 1 slows down the other ranks")
 RANK = Progress(0, 4711, 5, 1.0, "train", None, 0)

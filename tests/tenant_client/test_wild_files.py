@@ -20,15 +20,15 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from crypto.errors import PharoahError
-from federation.runtime.reading import ReadLimits
-from tenant_client.cli import app
-from tenant_client.diagnosis.diagnose import gather
-from tenant_client.diagnosis.rank_graph import graph_of
-from tenant_client.sources.nccl_inspector import read_logs
-from tenant_client.sources.nccl_topology import read_topology
-from tenant_client.sources.step_trace import read_step_trace
-from tenant_client.workload.compare import LACKING
-from tenant_client.workload.describe import describe_files
+from federation.base.reading import ReadLimits
+from tenant_client.doctor.diagnosis.diagnose import gather
+from tenant_client.doctor.diagnosis.rank_graph import graph_of
+from tenant_client.doctor.sources.nccl_inspector import read_logs
+from tenant_client.doctor.sources.nccl_topology import read_topology
+from tenant_client.doctor.sources.step_trace import read_step_trace
+from tenant_client.doctor.workload.compare import LACKING
+from tenant_client.doctor.workload.describe import describe_files
+from tenant_client.program.cli import app
 from tests.support import pipelines
 from tests.support.traces import Transformer, profiled
 

@@ -18,8 +18,8 @@ from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import NO_LOSS, plan_loss
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import DirectoryUpdate, Receipt
-from tenant_client.disclosure import owner_view
-from tenant_client.records.database import EarlierProtocol
+from tenant_client.doctor.records.database import EarlierProtocol
+from tenant_client.rounds.disclosure import owner_view
 from tenant_client.rounds.policy import Policy
 from tenant_client.rounds.tenant import Tenant
 from tests.support.changing import replace

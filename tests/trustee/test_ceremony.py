@@ -33,6 +33,8 @@ from crypto.ristretto import SCALAR_BYTES, ZERO, Element, Scalar, mul_base
 from crypto.signing import Signed, SigningKey, reopened
 from crypto.threshold import GroupKey, KeyShare, TrusteeFault, combine_evaluations, lagrange_at_zero
 from crypto.voprf import Evaluation, Proof, blind, evaluate, finalize
+from federation.base.key_files import HomeError
+from federation.base.pinned_directory import NotEnrolled
 from federation.protocol.ceremony import (
     CeremonyRefused,
     Committee,
@@ -60,8 +62,6 @@ from federation.protocol.enrolment import (
 )
 from federation.protocol.invitation import Invitation, accept
 from federation.protocol.round_messages import EvaluationRequest, EvaluationResponse
-from federation.runtime.key_files import HomeError
-from federation.runtime.pinned_directory import NotEnrolled
 from tests.support import schemas
 from tests.support.changing import replace
 from tests.support.curve25519 import aliases

@@ -26,11 +26,11 @@ from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee
 from federation.protocol.round_messages import DirectoryUpdate, UnmaskRequest
 from federation.protocol.seats import Handover, Reseating, ReseatingRefused
 from federation.protocol.succession import hand_over, own_new_share, seated, succeeded
-from provider_server import cli as provider_cli
-from tenant_client.home import create as create_tenant
-from tenant_client.records.database import open_database
+from provider_server.program import cli as provider_cli
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.workload.descriptor import rungs
+from tenant_client.rounds.home import create as create_tenant
 from tenant_client.rounds.tokens import TokenSource
-from tenant_client.workload.descriptor import rungs
 from tests.support.changing import replace
 from tests.support.factories import a_descriptor, a_plan
 from trustee import home as trustee_home

@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 
 from crypto.errors import DecodeError, Unreachable
 from crypto.ids import TenantId
+from federation.base.key_files import write_secret
+from federation.base.settings import BadSettings
 from federation.protocol.job_leases import lease_key
 from federation.protocol.pod_leases import Gang, lease_of_gang
-from federation.runtime.key_files import write_secret
-from federation.runtime.settings import BadSettings
 from federation.transport.certificates import make_certificate
 from pharoah_kubernetes import follow
 from pharoah_kubernetes.api import Api, ApiRefused, Server, VersionGone
@@ -41,11 +41,11 @@ from pharoah_kubernetes.objects import (
 )
 from pharoah_kubernetes.settings import Kubernetes, settings_of
 from plugins.kubernetes.tests.fake_api import FakeApi, Served, served
-from provider_server import home as homes
-from provider_server.cli import app
 from provider_server.fleet.leases import Lease
-from provider_server.intake.recorder import OPEN_H, LeaseRecorder, Recorded
-from tenant_client.run.run_directory import LEASE_KEY, lease_of_start
+from provider_server.program.cli import app
+from provider_server.rounds import home as homes
+from provider_server.rounds.intake.recorder import OPEN_H, LeaseRecorder, Recorded
+from tenant_client.doctor.run.run_directory import LEASE_KEY, lease_of_start
 from tests import needs
 from tests.support import schemas
 from tests.support.kubernetes_schema import PUBLISHED, violations

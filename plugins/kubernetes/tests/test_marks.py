@@ -16,9 +16,9 @@ from pharoah_kubernetes.api import Api, Server
 from pharoah_kubernetes.marks import Marks, marking, rules
 from pharoah_kubernetes.settings import Kubernetes
 from plugins.kubernetes.tests.fake_api import TAINT_RULES, FakeApi, served
-from provider_server.cli import app
-from provider_server.hints import node_reports
-from provider_server.hints.node_reports import STALE_H, NodeReport
+from provider_server.fleet.hints import node_reports
+from provider_server.fleet.hints.node_reports import STALE_H, NodeReport
+from provider_server.program.cli import app
 from tests import needs
 from tests.support.kubernetes_schema import violations
 from tests.support.leasing import Scene, at as at_hour, founded as founded, scene as scene

@@ -24,9 +24,9 @@ import numpy as np
 import polars as pl
 
 from crypto.errors import PharoahError
-from federation.runtime.foreign import MALFORMED
-from federation.runtime.reading import CappedReader, form_of, is_text, open_inputs
-from federation.runtime.visible import visible
+from federation.base.foreign import MALFORMED
+from federation.base.reading import CappedReader, form_of, is_text, open_inputs
+from federation.base.visible import visible
 from provider_server.fleet.telemetry.quality import Reason
 from provider_server.fleet.telemetry.samples import LABELS_READ, UNKNOWN, Chunk, SeriesBook, Stamps, Window
 

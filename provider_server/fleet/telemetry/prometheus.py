@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crypto.errors import DecodeError, PeerFault, Refusal, Unreachable
-from federation.runtime.visible import visible
+from federation.base.visible import visible
 from provider_server.fleet.telemetry.catalogue import Metric
 from provider_server.fleet.telemetry.quality import Reason
 from provider_server.fleet.telemetry.samples import HOUR_S, UNKNOWN, Chunk, SeriesBook, Window

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypedDict
 
-from federation.runtime.visible import visible
+from federation.base.visible import visible
 
 MOST_NAMES = 1000
 LONGEST_NAME = 80

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from federation.runtime.clock import SECONDS_PER_HOUR
+from federation.base.clock import SECONDS_PER_HOUR
 from provider_server.fleet.telemetry.catalogue import BLANKS, METRICS, Kind, Metric, Of, by_alias
 from provider_server.fleet.telemetry.quality import Reason, Tally
 

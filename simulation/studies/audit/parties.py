@@ -23,7 +23,7 @@ from federation.protocol.round_messages import Ladder
 from federation.protocol.seats import TrusteeRecord
 from provider_server.fleet.leases import Lease
 from provider_server.rounds.planning import PlanSettings, make_plan
-from provider_server.settings import PlanTable
+from provider_server.rounds.settings import PlanTable
 from simulation.run.federation import founding_entry, make_group_key
 from tenant_client.rounds.policy import Policy, check_plan
 

@@ -22,7 +22,8 @@ from crypto.signing import name_of
 from federation.protocol.life_table import Floats
 from federation.protocol.noise import Integers, NoiseSampler, contribution, from_ring, open_groups
 from federation.protocol.plan import Plan
-from provider_server.rounds.release import Answered, Release, release
+from provider_server.fleet.release import Answered, Release
+from provider_server.rounds.release import release
 from simulation.studies.audit.parties import Parties, Party
 
 Coins = NDArray[np.bool_]

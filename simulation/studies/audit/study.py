@@ -26,8 +26,8 @@ from typing import Annotated
 
 import typer
 
+from federation.base.screen import say
 from federation.protocol.plan import Mechanism
-from federation.runtime.screen import say
 from simulation.studies.audit.bounds import Tally
 from simulation.studies.audit.cases import Case, OfOne, OfReleases, Row, Verdict
 from simulation.studies.audit.masks import (

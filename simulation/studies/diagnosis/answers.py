@@ -24,10 +24,10 @@ from typing import Annotated
 
 import typer
 
+from federation.base.screen import say
 from federation.protocol.causes import Domain
-from federation.runtime.screen import say
-from tenant_client.diagnosis.diagnose import diagnose, gather
-from tenant_client.sources.reasons import REASONS, UNKNOWN
+from tenant_client.doctor.diagnosis.diagnose import diagnose, gather
+from tenant_client.doctor.sources.reasons import REASONS, UNKNOWN
 
 OURS = (sys.executable, "-m", "tenant_client", "diagnose", "--json")
 CALL_S = 120.0

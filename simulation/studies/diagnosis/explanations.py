@@ -23,10 +23,10 @@ import typer
 from simulation.studies.diagnosis import two_sided
 from simulation.studies.diagnosis.provider_half import hints_of
 from simulation.studies.study import Table
-from tenant_client.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts
-from tenant_client.advice.explanation import Explanation, FailureSide, explain
-from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, gather
-from tenant_client.sources import exit_status
+from tenant_client.doctor.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts
+from tenant_client.doctor.advice.explanation import Explanation, FailureSide, explain
+from tenant_client.doctor.diagnosis.diagnose import Diagnosis, diagnose, gather
+from tenant_client.doctor.sources import exit_status
 
 CASES = Path(__file__).resolve().parent / "explanations"
 Corpus = Literal["cases", "published", "later", "folders"]

@@ -21,8 +21,8 @@ import typer
 from federation.protocol.causes import Domain
 from simulation.studies.diagnosis.answers import Asked, grade, tally
 from simulation.studies.study import DATA, Table
-from tenant_client.diagnosis.diagnose import diagnose, gather
-from tenant_client.sources.reasons import UNKNOWN
+from tenant_client.doctor.diagnosis.diagnose import diagnose, gather
+from tenant_client.doctor.sources.reasons import UNKNOWN
 
 OWN = (Domain.SCRIPT, Domain.FRAMEWORK)
 HERE = Path(__file__).resolve().parent

@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from federation.runtime.clock import SECONDS_PER_HOUR
-from provider_server.analysis import buildup
+from federation.base.clock import SECONDS_PER_HOUR
+from provider_server.fleet.analysis import buildup
+from provider_server.fleet.hints.episodes import HintLimits
+from provider_server.fleet.hints.node_hazard import SUSPICIONS
 from provider_server.fleet.telemetry.catalogue import METRICS, Metric, by_alias
-from provider_server.hints.episodes import HintLimits
-from provider_server.hints.node_hazard import SUSPICIONS
-from tenant_client.advice.clues import HintFact
-from tenant_client.diagnosis.diagnose import gather
-from tenant_client.sources import kernel_log
-from tenant_client.sources.evidence import Evidence, Role
-from tenant_client.sources.xid import XIDS
+from tenant_client.doctor.advice.clues import HintFact
+from tenant_client.doctor.diagnosis.diagnose import gather
+from tenant_client.doctor.sources import kernel_log
+from tenant_client.doctor.sources.evidence import Evidence, Role
+from tenant_client.doctor.sources.xid import XIDS
 
 LOGGED, MEASURED = (5.0, 10.0), (2.0, 4.0)  # lower end and ratio
 _UNTIMED_H = 0.5

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from federation.runtime.screen import say
+from federation.base.screen import say
 from simulation.studies.diagnosis import campaign as campaigns, logs, two_sided
 from simulation.studies.diagnosis.answers import Asked, Tool, asked_of, here
 from simulation.studies.diagnosis.campaign import Case, Ended, cases

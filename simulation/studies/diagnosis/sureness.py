@@ -24,13 +24,13 @@ from simulation.studies.diagnosis import logs, two_sided
 from simulation.studies.diagnosis.answers import fits
 from simulation.studies.diagnosis.logs import Labelled
 from simulation.studies.study import DATA, ROOT, Table
-from tenant_client.diagnosis import sureness
-from tenant_client.diagnosis.diagnose import Diagnosis, diagnose, gather
-from tenant_client.diagnosis.log_templates import mask
-from tenant_client.diagnosis.sureness import FAMILIES, Basis, Shares, basis_of, family_of
-from tenant_client.sources import exit_status
-from tenant_client.sources.evidence import Evidence
-from tenant_client.sources.reasons import REASONS, UNKNOWN
+from tenant_client.doctor.diagnosis import sureness
+from tenant_client.doctor.diagnosis.diagnose import Diagnosis, diagnose, gather
+from tenant_client.doctor.diagnosis.log_templates import mask
+from tenant_client.doctor.diagnosis.sureness import FAMILIES, Basis, Shares, basis_of, family_of
+from tenant_client.doctor.sources import exit_status
+from tenant_client.doctor.sources.evidence import Evidence
+from tenant_client.doctor.sources.reasons import REASONS, UNKNOWN
 
 TABLE = Path(sureness.__file__).with_suffix(".toml")
 REAL = ROOT / "tests" / "logs" / "real.toml"

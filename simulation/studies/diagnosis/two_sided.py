@@ -16,7 +16,7 @@ import typer
 from federation.protocol.causes import Domain
 from simulation.studies.diagnosis.answers import Answer, Asked, Tool, asked_of, fits, grade, here, tally
 from simulation.studies.study import Table
-from tenant_client.sources.reasons import REASONS, UNKNOWN
+from tenant_client.doctor.sources.reasons import REASONS, UNKNOWN
 
 CASES = Path(__file__).resolve().parent / "two_sided"
 HALVES = {"tenant": ("tenant",), "provider": ("provider",), "both": ("tenant", "provider")}

@@ -87,7 +87,11 @@ def lacking(python: str) -> str:
     """The packages that are not there, or why the command line cannot be loaded with those that are."""
     find = f"import importlib.util as u; print(*(n for n in {(*PRESENT, *WHEELS)} if u.find_spec(n) is None))"
     found = subprocess.run(
-        [python, "-c", f"{find}; import tenant_client.cli"], cwd=ROOT, capture_output=True, text=True, check=False
+        [python, "-c", f"{find}; import tenant_client.program.cli"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return found.stdout.strip() or (found.stderr.strip().splitlines()[-1] if found.returncode else "")
 

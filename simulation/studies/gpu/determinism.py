@@ -2,8 +2,8 @@
 
 from federation.protocol.service_messages import CheckVerdict
 from simulation.studies.gpu.notes import Notes
-from tenant_client.confirm import cuda, determinism
-from tenant_client.confirm.replay import Stages, card, digests, first_difference, work
+from tenant_client.program.confirm import cuda, determinism
+from tenant_client.program.confirm.replay import Stages, card, digests, first_difference, work
 
 STARTS, SECONDS, SIDE = 4, 2.0, 1024
 PLANTED = ("float32, step 1, backward", "bfloat16, step 2, forward", "int64, step 2, integers")

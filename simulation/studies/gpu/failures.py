@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from simulation.studies.gpu.notes import Notes
-from tenant_client.records.attempts import Attempt, Attempts
-from tenant_client.records.database import open_database
-from tenant_client.sources.flight_recorder import read_dumps
-from tenant_client.sources.nccl_topology import read_topology
-from tenant_client.sources.reasons import REASONS
-from tenant_client.sources.software import software_of
+from tenant_client.doctor.records.attempts import Attempt, Attempts
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.sources.flight_recorder import read_dumps
+from tenant_client.doctor.sources.nccl_topology import read_topology
+from tenant_client.doctor.sources.reasons import REASONS
+from tenant_client.doctor.sources.software import software_of
 
 JOB = Path(__file__).with_name("broken_job.py")
 TOGETHER = ("mismatch", "hang")  # of two ranks: over NCCL, if it lets them share a card

@@ -20,9 +20,9 @@ def measure(notes: Notes, mode: str) -> None:
     import torch
 
     from simulation.studies.gpu.training import Size, stepper
-    from tenant_client.run.hook.follow import follow
-    from tenant_client.run.hook.hook import current_hook
-    from tenant_client.run.hook.pacing import PacingSettings
+    from tenant_client.doctor.run.hook.follow import follow
+    from tenant_client.doctor.run.hook.hook import current_hook
+    from tenant_client.doctor.run.hook.pacing import PacingSettings
 
     on_card = notes.device != "cpu"
     size = Size(1024, 6, 16, 512) if on_card else Size(64, 2, 2, 32)

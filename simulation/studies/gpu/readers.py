@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from federation.runtime.clock import SECONDS_PER_HOUR
+from federation.base.clock import SECONDS_PER_HOUR
 from provider_server.fleet.telemetry.quality import Tally
 from provider_server.fleet.telemetry.runs import segments
 from provider_server.fleet.telemetry.samples import UNKNOWN, Chunk, SeriesBook, Window
 from simulation.studies.gpu.card import asked
 from simulation.studies.gpu.notes import Notes, Skipped
-from tenant_client.run.hook.sampler import software
-from tenant_client.sources.software import software_of
+from tenant_client.doctor.run.hook.sampler import software
+from tenant_client.doctor.sources.software import software_of
 
 FIELDS = (
     "temperature.gpu", "power.draw", "clocks.current.sm", "clocks.current.memory", "utilization.gpu",

@@ -12,9 +12,9 @@ from typing import Any
 
 from simulation.studies.gpu.notes import Notes, Skipped
 from simulation.studies.overhead import NEVER, UNGUARDED, WINDOW
-from tenant_client.workload.describe import describe_files
-from tenant_client.workload.descriptor import rungs
-from tenant_client.workload.operators import kernel_family
+from tenant_client.doctor.workload.describe import describe_files
+from tenant_client.doctor.workload.descriptor import rungs
+from tenant_client.doctor.workload.operators import kernel_family
 
 KNOWN = 0.9
 CASES = (
@@ -52,7 +52,7 @@ def _case(notes: Notes, model: str, mode: str, count: int) -> None:
 def windows(model: str, mode: str, device: str, count: int, folder: Path) -> list[Path]:
     """The traces of so many windows of one job in this process."""
     from simulation.studies.gpu.training import Size, stepper
-    from tenant_client.run.hook.hook import Hook
+    from tenant_client.doctor.run.hook.hook import Hook
 
     folder.mkdir(parents=True)
     size = Size(128, 2, 4, 32) if device == "cpu" else Size(128, 2, 16, 256)

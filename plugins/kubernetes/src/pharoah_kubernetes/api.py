@@ -19,7 +19,7 @@ import httpx
 import msgspec
 
 from crypto.errors import DecodeError, PharoahError, Unreachable
-from federation.runtime.foreign import MALFORMED
+from federation.base.foreign import MALFORMED
 from pharoah_kubernetes.objects import PATHS, Kind, Watched, read_as
 
 logger = logging.getLogger(__name__)

@@ -19,15 +19,15 @@ from pathlib import Path
 import msgspec
 
 from crypto.errors import DecodeError, PharoahError
+from federation.base.visible import counted_as
 from federation.protocol.job_leases import lease_key
 from federation.protocol.pod_leases import lease_of_gang
-from federation.runtime.visible import counted_as
 from pharoah_kubernetes.api import Api, VersionGone
 from pharoah_kubernetes.gangs import Cluster, Standing, Workloads, gangs, standing
 from pharoah_kubernetes.objects import PATHS, Pod, Watched
 from pharoah_kubernetes.settings import Kubernetes
-from provider_server.intake.lease_events import FAULTS, Begin, Change, End, Requeue, why
-from provider_server.intake.recorder import LeaseRecorder, Recorded
+from provider_server.rounds.intake.lease_events import FAULTS, Begin, Change, End, Requeue, why
+from provider_server.rounds.intake.recorder import LeaseRecorder, Recorded
 
 logger = logging.getLogger(__name__)
 

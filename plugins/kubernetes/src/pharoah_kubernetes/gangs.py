@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from federation.base.foreign import LATEST_S, moment, number
 from federation.protocol.pod_leases import Gang
-from federation.runtime.foreign import LATEST_S, moment, number
 from pharoah_kubernetes.objects import (
     COMPLETION_INDEX,
     CONTROLLER_UID,

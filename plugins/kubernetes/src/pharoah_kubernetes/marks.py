@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from crypto.errors import PharoahError
+from federation.base.hostlist import hostlist
 from federation.protocol.node_labels import CONTEXT_LABEL
-from federation.runtime.hostlist import hostlist
 from pharoah_kubernetes.api import Api, VersionGone
 from pharoah_kubernetes.objects import DeviceTaintRule, Node
 from pharoah_kubernetes.settings import Kubernetes
-from provider_server.hints import node_reports
-from provider_server.hints.node_reports import STALE_H, NodeReport, NodeStanding
-from provider_server.learning import hardware
-from provider_server.learning.hardware import Kept, label_of
+from provider_server.fleet.hints import node_reports
+from provider_server.fleet.hints.node_reports import STALE_H, NodeReport, NodeStanding
+from provider_server.fleet.learning import hardware
+from provider_server.fleet.learning.hardware import Kept, label_of
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from crypto.errors import DecodeError
-from federation.runtime.foreign import MALFORMED
+from federation.base.foreign import MALFORMED
 
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"

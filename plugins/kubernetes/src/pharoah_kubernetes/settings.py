@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 
 from crypto.ids import TenantId
-from federation.runtime.settings import BadSettings, load
+from federation.base.settings import BadSettings, load
 
 
 class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

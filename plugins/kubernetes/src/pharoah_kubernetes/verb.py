@@ -7,16 +7,16 @@ from typing import Annotated, TypedDict
 
 import typer
 
-from federation.runtime import logs
-from federation.runtime.key_files import read_key
-from federation.runtime.logs import Format
+from federation.base import logs
+from federation.base.key_files import read_key
+from federation.base.logs import Format
 from pharoah_kubernetes.api import ACCOUNT, Api, Server
 from pharoah_kubernetes.follow import Follower, follow, watching
 from pharoah_kubernetes.marks import Marks, marking
 from pharoah_kubernetes.settings import Kubernetes, settings_of
-from provider_server import home as homes
-from provider_server.intake.recorder import LeaseRecorder, Recorded
-from provider_server.verbs.console import AsRows, Database, Home, failing, print_rows, required
+from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required
+from provider_server.rounds import home as homes
+from provider_server.rounds.intake.recorder import LeaseRecorder, Recorded
 
 LogFormat = Annotated[Format, typer.Option(help="Format of log lines: json, or text for people.")]
 

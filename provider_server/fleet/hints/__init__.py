@@ -1,0 +1,1 @@
+"""What telemetry says of nodes now: their hazard, and what to do with each."""

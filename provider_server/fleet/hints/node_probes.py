@@ -1,0 +1,92 @@
+"""Which of the provider's nodes to test, by what and when, within a budget of node-hours: for its scheduler.
+
+    nodes.json, repairs ─ node_placement ─▶ hazards ┐
+    suspicions, tests that ran, leases ─────────────┴─ probes ─▶ probe_plan.plan ─▶ ProbeVisit × n
+
+Tests are those of `pharoah-tenant confirm test` for one kind of hardware, and `all` for every kind. A test finds the
+share of defects that is of its kind (`SHARES`, as `confirm` assumes them); where telemetry suspects a kind, that kind
+is `SUSPECTED` times likelier. Pure. It names no tenant.
+
+Not promised: shares and minutes are assumed, and no test finds every defect of its kind.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypedDict
+
+import numpy as np
+
+from provider_server.fleet.analysis.probe_plan import Probe, ProbeState, plan
+from provider_server.fleet.hints.node_placement import PlacedNode
+
+PROBES = (
+    Probe("all", 15.0),
+    Probe("compute", 0.5),
+    Probe("memory", 0.5),
+    Probe("host_link", 0.5),
+    Probe("interconnect", 1.0),
+    Probe("storage", 1.0),
+    Probe("host", 0.5),
+)
+SHARES = {"compute": 0.24, "memory": 0.18, "host_link": 0.10, "interconnect": 0.20, "storage": 0.06, "host": 0.07}
+SUSPECTED = 12.0
+BUDGET, HOURS = 0.01, 6  # share of node-hours for tests, and hours of a plan, where nobody says others
+PER_NODE_HOURS = 1000.0
+
+
+class ProbeVisit(TypedDict):
+    """A test of a node, to begin in this hour; `worth` is that of its minutes, 1 for the last that the budget pays."""
+
+    node: str
+    test: str
+    in_hours: int
+    minutes: float
+    worth: float
+    reason: str
+
+
+def probes(
+    nodes: Sequence[PlacedNode],
+    suspicions: Mapping[str, str],
+    tested_h: Mapping[tuple[str, str], float],
+    busy_until_h: Mapping[str, float],
+    now_h: float,
+    hours: int,
+    budget: float,
+) -> list[ProbeVisit]:
+    """The plan for the next hours, most urgent first. A node is left alone until its lease ends, or while silent."""
+    rates = [row["failures_per_1000_node_hours"] for row in nodes]
+    rate = np.array([0.0 if known is None else known / PER_NODE_HOURS for known in rates])
+    ends = np.array([busy_until_h.get(row["node"], 0.0) for row in nodes])
+    state = ProbeState(
+        rate=np.repeat(rate[:, None], hours, axis=1),
+        share=np.array([_shares(suspicions.get(row["node"], "")) for row in nodes]).reshape(-1, len(PROBES)),
+        since_h=np.array([_since(row["node"], tested_h, now_h) for row in nodes]).reshape(-1, len(PROBES)),
+        cost=np.ones(len(nodes)),
+        idle=(now_h + np.arange(hours) >= ends[:, None]).astype(np.float64),
+    )
+    return [
+        ProbeVisit(
+            node=nodes[visit.node]["node"],
+            test=PROBES[visit.test].name,
+            in_hours=visit.hour,
+            minutes=visit.minutes,
+            worth=round(visit.worth, 2),
+            reason=nodes[visit.node]["reason"],
+        )
+        for visit in plan(state, PROBES, budget)
+    ]
+
+
+def _shares(suspicion: str) -> list[float]:
+    """What each test finds of a node's defects; `all` finds what any of them does."""
+    weights = {kind: share * (SUSPECTED if kind == suspicion else 1.0) for kind, share in SHARES.items()}
+    nothing_finds = 1.0 - sum(SHARES.values())
+    total = sum(weights.values()) + nothing_finds
+    shares = {kind: weight / total for kind, weight in weights.items()}
+    return [sum(shares.values()) if probe.name == "all" else shares[probe.name] for probe in PROBES]
+
+
+def _since(node: str, tested_h: Mapping[tuple[str, str], float], now_h: float) -> Iterable[float]:
+    """Hours since each test; `all` counts as each of them."""
+    everything = tested_h.get((node, "all"), -np.inf)
+    return [now_h - max(everything, tested_h.get((node, probe.name), -np.inf)) for probe in PROBES]

@@ -1,0 +1,128 @@
+"""Checks a new model before it is published, and watches for drift.
+
+- *Gate.* The newest window is held out. The candidate is learnt from all before it; the model in force is the newest
+  bundle, published before that window. Both predict its counts from its leases, and their log scores are
+  compared (`analysis.prediction`). A candidate worse by more than two standard errors is held back: the learner, its
+  settings or its input changed, and a person should look. A candidate that passes is learnt again from all windows and
+  published.
+- *Drift.* Counts of windows are compared with what the bundles predicted (`analysis.drift`). An alarm holds nothing
+  back, since the newest model already includes the change.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from crypto.errors import Refusal
+from federation.protocol.bundle import Bundle
+from federation.protocol.causes import Domain
+from federation.protocol.life_table import PER_NODE_HOURS, LifeTable
+from provider_server.fleet.analysis.calibration import Calibration, calibrate
+from provider_server.fleet.analysis.drift import Alarm, alarms, windows_between
+from provider_server.fleet.analysis.prediction import Comparison, Prediction, compare, is_no_worse, score
+from provider_server.fleet.learning.findings import Findings
+from provider_server.fleet.learning.windows import infrastructure, mean_risks, predict_window, watched
+from provider_server.fleet.leases import Lease
+from provider_server.fleet.release import Release
+
+Rates = Mapping[tuple[str, str], float]
+
+
+class HeldBack(Refusal):
+    """A bundle that would predict worse than the one in force."""
+
+    default_hint = (
+        "find the reason with `pharoah-provider learn`; then publish with `pharoah-provider publish --accept`"
+    )
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a prediction needs: rates per node-hour by (context level, band), risks by (workload row, context)."""
+
+    rates: Rates
+    risks: Rates
+
+    @classmethod
+    def of_findings(cls, findings: Findings) -> "Model":
+        """The model of findings."""
+        return cls(
+            {(one.context_level, one.band): one.rate for one in findings.rates},
+            {(one.workload, one.context): one.risk_ratio for one in findings.pairs},
+        )
+
+    @classmethod
+    def of_bundle(cls, bundle: Bundle) -> "Model":
+        """The model of a bundle."""
+        return cls(
+            {(str(one.context_level), one.band): one.rate / PER_NODE_HOURS for one in bundle.hazards},
+            {(str(one.workload), str(one.context)): one.risk_ratio for one in bundle.mismatches},
+        )
+
+    def predict(self, window: Release, before: Sequence[Release], leases: Sequence[Lease]) -> Prediction:
+        """The counts predicted for a window; the rates were learnt from those `before`."""
+        return predict_window(self.rates, self.risks, window, leases, mean_risks(self.risks, before, leases))
+
+
+def review(
+    releases: Sequence[Release],
+    leases: Sequence[Lease],
+    in_force: Bundle,
+    learn: Callable[[Sequence[Release]], Findings],
+) -> Comparison | None:
+    """Compares how `learn` of all but the newest window and the bundle predict that one; None where they cannot be."""
+    *before, newest = releases
+    if not before or not in_force.hazards or in_force.until_hour > newest.plan.start_hour:
+        return None  # the bundle was learnt from the window itself
+    tables = infrastructure(newest.plan, newest.tables)
+    candidate, incumbent = Model.of_findings(learn(before)), Model.of_bundle(in_force)
+    scores = (score([model.predict(newest, before, leases)], tables) for model in (candidate, incumbent))
+    return compare(*scores)
+
+
+def check(comparison: Comparison | None) -> None:
+    """HeldBack where a comparison speaks against publishing."""
+    if comparison is not None and not is_no_worse(comparison):
+        raise HeldBack(
+            f"the model predicts the newest window worse than the bundle in force: {comparison.difference:+.4f} of log"
+            f" score per cell, standard error {comparison.standard_error:.4f}, {comparison.cells} cells"
+        )
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """How well bundles predicted the windows after them; `calibration` is None before the first such window."""
+
+    alarms: tuple[Alarm, ...]
+    calibration: Calibration | None
+
+
+def outlook(releases: Sequence[Release], leases: Sequence[Lease], bundles: Sequence[Bundle]) -> Outlook:
+    """Alarms and calibration over all windows for which a bundle was in force; `bundles` oldest first."""
+    said = [one for one in bundles if one.hazards]
+    if not said:
+        return Outlook((), None)
+    predictions, tables = [], []
+    for place, made in enumerate(releases):
+        in_force = _in_force(said, made)
+        predicted = Model.of_bundle(in_force or said[0]).predict(made, releases[:place], leases)
+        predictions.append(predicted if in_force else predicted.times(np.zeros((1, 1))))  # passed over
+        if in_force:
+            tables.append((predicted, _hazards(made)))
+    if not tables:
+        return Outlook((), None)
+    hours = float(np.mean([made.plan.end_hour - made.plan.start_hour for made in releases]))
+    raised = alarms(watched(releases, predictions), windows_between(hours))
+    return Outlook(raised, calibrate([one for one, _ in tables], [table for _, table in tables]))
+
+
+def _in_force(bundles: Sequence[Bundle], window: Release) -> Bundle | None:
+    """The newest bundle published before the window, if it belongs to the same epoch of tokens."""
+    before = [one for one in bundles if one.until_hour <= window.plan.start_hour and one.epoch == window.plan.epoch]
+    return before[-1] if before else None
+
+
+def _hazards(made: Release) -> LifeTable:
+    """Infrastructure failures of a window, by context level and band."""
+    return made.table("hazard").at("domain", Domain.INFRASTRUCTURE)

@@ -1,0 +1,1 @@
+"""What an operator calls and what runs by itself: verbs, pages, operations."""

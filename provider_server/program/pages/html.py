@@ -1,0 +1,102 @@
+"""The provider's pages: the filters by which numbers become words, and what every template knows."""
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from math import log2
+
+from federation.base.web.html import NOTHING, renderer as web_renderer
+from provider_server.program.pages.fabric import STANDINGS
+from provider_server.program.pages.findings import days
+from provider_server.program.pages.fleet import HAZARDS
+from provider_server.program.pages.hazards import KNOWN_WITHIN, UNKNOWN
+from provider_server.program.pages.snapshot import SHORT
+
+PAGES = (
+    ("/", "Overview"),
+    ("/fleet", "Fleet"),
+    ("/fabric", "Fabric"),
+    ("/plans", "Plans"),
+    ("/mismatches", "Mismatches"),
+    ("/hazards", "Hazards"),
+    ("/findings", "Findings"),
+)
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def renderer() -> Callable[..., str]:
+    """A function that renders a template by its name, with what it is given."""
+    names = {
+        "pages": PAGES,
+        "steps": HAZARDS,
+        "standings": STANDINGS,
+        "unknown": UNKNOWN,
+        "known_within": f"{KNOWN_WITHIN:g}",
+    }
+    return web_renderer(
+        "provider_server.program.pages", date, dated, short, number, whole, percent, place, days, names=names
+    )
+
+
+def date(hour: int) -> str:
+    """An hour since 1970 as a day, and the hour where it is not midnight.
+
+    >>> date(24 * 365), date(24 * 365 + 7)
+    ('1971-01-01', '1971-01-01 07:00')
+    """
+    at = _1970 + timedelta(hours=hour)
+    return f"{at:%Y-%m-%d}" if at.hour == 0 else f"{at:%Y-%m-%d %H:00}"
+
+
+def dated(text: str) -> str:
+    """Hours in a text as days.
+
+    >>> dated("more failures since hour 8760, 1.3 times as many")
+    'more failures since 1971-01-01, 1.3 times as many'
+    """
+    return re.sub(r"\bhour (\d+)\b", lambda found: date(int(found[1])), text)
+
+
+def short(token: str) -> str:
+    """The first digits of a token or an id."""
+    return token[:SHORT]
+
+
+def number(value: float | None) -> str:
+    """Three digits, or more before the point; a dash where there is none.
+
+    >>> number(0.123456), number(12345.6), number(None)
+    ('0.123', '12,346', '–')
+    """
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def whole(value: float) -> str:
+    """Without digits behind the point.
+
+    >>> whole(41.7), whole(-12.2)
+    ('42', '−12')
+    """
+    return f"{round(value):,}".replace("-", "−")
+
+
+def percent(value: float) -> str:
+    """A probability; one that is nearly certain is not rounded to certainty.
+
+    >>> percent(0.5), percent(0.9999), percent(0.0001)
+    ('50%', 'over 99%', 'under 1%')
+    """
+    if 0.995 <= value < 1.0:
+        return "over 99%"
+    return "under 1%" if 0.0 < value < 0.005 else f"{value:.0%}"
+
+
+def place(ratio: float) -> str:
+    """Where a ratio stands on the axis of `forest`, from 1/16 at 10 to 64 at 210, which it does not leave.
+
+    >>> place(1.0), place(4.0), place(0.0)
+    ('90.0', '130.0', '10.0')
+    """
+    return f"{90.0 + 20.0 * min(6.0, max(-4.0, log2(ratio) if ratio > 0 else -4.0)):.1f}"

@@ -1,0 +1,90 @@
+"""Options, output and exit codes that the verbs of `pharoah-provider` share.
+
+Exit codes: 0 ok, 2 failed or refused, 3 no data yet. Verbs import heavy libraries inside their functions, so that
+`--help` is instant.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from federation.base.console import Console, HomeFolder
+from federation.base.homes import Role
+from federation.base.screen import show, show_json
+
+if TYPE_CHECKING:
+    from provider_server.rounds.store.store import Store
+
+_console = Console("pharoah-provider")
+say_error, failing = _console.say_error, _console.failing
+
+Home = Annotated[
+    Path | None,
+    typer.Option(
+        "--home",
+        click_type=HomeFolder(Role.PROVIDER),
+        envvar="PHAROAH_PROVIDER_HOME",
+        help="The provider's home directory.",
+        show_default=False,
+    ),
+]
+AsRows = Annotated[bool, typer.Option("--json", help="Print a JSON array with an object for each row.")]
+Row = TypeVar("Row", bound=Mapping[str, object])
+Database = Annotated[
+    str | None,
+    typer.Option(
+        envvar="PHAROAH_DATABASE",
+        help="Database URL, instead of provider.db in the home. Pass a URL with a password in the environment.",
+        show_default=False,
+    ),
+]
+
+
+def print_rows(rows: Sequence[Row], lines: Callable[[Row], str | list[str]], *, as_json: bool) -> None:
+    """Prints a JSON list, or the line or lines of each row."""
+    if as_json:
+        show_json(rows)
+        return
+    texts = map(lines, rows)
+    show(*(line for text in texts for line in ([text] if isinstance(text, str) else text)))
+
+
+def nothing_yet(what: str) -> typer.Exit:
+    """The exit to raise where there is no data to show."""
+    say_error(what)
+    return typer.Exit(3)
+
+
+@contextmanager
+def opened(home: Path | None, database: str | None, *, create: bool = False) -> "Iterator[Store]":
+    """The provider's store, closed afterwards."""
+    from provider_server.rounds.home import founded
+    from provider_server.rounds.store.store import Store
+
+    where = _where(home, database)
+    if create and isinstance(where, Path):
+        where.parent.mkdir(parents=True, exist_ok=True)
+    with failing():
+        if home and not (database or create or (home / "provider.db").exists()):
+            founded(home)
+        with closing(Store(where, create=create)) as store:
+            yield store
+
+
+def required(home: Path | None) -> Path:
+    """The home, for a verb that needs one."""
+    if home is None:
+        raise typer.BadParameter("pass the provider's home with --home, or set PHAROAH_PROVIDER_HOME")
+    return home
+
+
+def _where(home: Path | None, database: str | None) -> Path | str:
+    """The named database, or else the one in the home."""
+    if database:
+        return database
+    if home is None:
+        raise typer.BadParameter("pass --home or --database")
+    return home / "provider.db"

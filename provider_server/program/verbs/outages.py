@@ -1,0 +1,108 @@
+"""`pharoah-provider hazard --events`: hazards from a file of outages, instead of telemetry."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from federation.base.screen import progress, say
+from federation.base.visible import counted_as
+from provider_server.program.verbs.console import failing, nothing_yet, print_rows
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from provider_server.fleet.analysis.probation import Probation
+    from provider_server.fleet.analysis.recurrent import Spells
+
+
+UNNAMED = "(node without outage"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What of the file is asked for: a window in hours, nodes by inventory or by number, kinds of failure, and jobs."""
+
+    start_h: int | None
+    end_h: int | None
+    inventory: Path | None
+    nodes: int | None
+    kinds: Sequence[str]
+    jobs: Path | None
+
+
+def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
+    """Prints the hazards of the outages in a file; the home, if there is one, keeps what they say of repairs and nodes.
+
+    Exit code 3 where none of the outages is a failure at risk.
+    """
+    import msgspec
+
+    from provider_server.fleet.analysis.fault_classes import classify, exposure
+    from provider_server.fleet.analysis.probation import fit_probation
+    from provider_server.fleet.analysis.recurrent import spells
+    from provider_server.fleet.outage_files import read_jobs, read_outages
+    from provider_server.program.reporting.outage_text import outage_lines, outages_row
+
+    with progress() as bars:
+        steps = bars.add_task(f"outages of {file.name}", total=3)
+        with failing():
+            read = read_outages(file)
+            jobs = read_jobs(asked.jobs) if asked.jobs else None
+            nodes = _nodes(read.rows, asked)
+        bars.advance(steps)
+        start_h = read.start_h if asked.start_h is None else float(asked.start_h)
+        end_h = read.end_h if asked.end_h is None else float(asked.end_h)
+        if not start_h < end_h:
+            raise typer.BadParameter(f"the window from hour {start_h:g} to {end_h:g} is empty; see --start and --end")
+        found = spells(read.rows, nodes, start_h, end_h, asked.kinds)
+        if not found.spells["failed"].any():
+            raise nothing_yet(
+                f"no failure in {found.at_risk_h:,.0f} node-hours at risk{_kinds(read.rows, asked.kinds)}"
+            )
+        model = fit_probation(found)
+        bars.advance(steps)
+        classes = classify(exposure(found, jobs))
+        bars.advance(steps)
+    if home:
+        source = f"{file.name}: {counted_as(len(nodes), 'node')}"
+        _keep(home, msgspec.structs.replace(model, source=source), found, end_h)
+    nodes_known = asked.inventory is not None or asked.nodes is not None
+    row = outages_row(read, found, model, classes, nodes=len(nodes), nodes_known=nodes_known)
+    if not as_json:
+        say(*(f"left out: {text}" for text in row["left_out"]))
+    print_rows([row], outage_lines, as_json=as_json)
+
+
+def _keep(home: Path, model: "Probation", found: "Spells", end_h: float) -> None:
+    import polars as pl
+
+    from provider_server.fleet.analysis.probation import histories
+    from provider_server.fleet.learning import node_offsets
+    from provider_server.fleet.learning.on_probation import keep_model
+
+    keep_model(home, model)
+    own = histories(model, found, end_h).filter(~pl.col("node").str.starts_with(UNNAMED))
+    node_offsets.keep(home, node_offsets.of_histories(own, model.frailty_variance, model.memory_h, end_h))
+
+
+def _kinds(outages: "pl.DataFrame", asked: Sequence[str]) -> str:
+    """What kinds there are, where kinds were asked for."""
+    if not asked:
+        return ""
+    classes = outages["kind"].str.split("/").list.first().unique().sort()
+    return f" of kind {', '.join(asked)}; the file has {', '.join(classes)}"
+
+
+def _nodes(outages: "pl.DataFrame", asked: Asked) -> list[str]:
+    """All nodes of the fleet: those of the file, of the inventory, and unnamed ones up to the number told."""
+    from provider_server.fleet.telemetry.inventory import load
+
+    named = set(outages["node"]) | set(load(asked.inventory).names if asked.inventory else ())
+    if asked.nodes is None:
+        return sorted(named)
+    if asked.nodes < len(named):
+        raise typer.BadParameter(f"--nodes {asked.nodes}, but {len(named)} are named")
+    return sorted(named) + [f"{UNNAMED} {number})" for number in range(asked.nodes - len(named))]

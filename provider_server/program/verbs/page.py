@@ -1,0 +1,99 @@
+"""The verb that serves the operator's page in a browser: page."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from federation.base.console import ask_secret
+from federation.base.screen import say
+from provider_server.program.verbs.console import Database, Home, failing, required
+
+if TYPE_CHECKING:
+    from provider_server.program.pages.plans import PlansView
+
+SALT_BYTES = 16
+REPAIR_HOURS, AVAILABILITY = 24.0, 0.99  # the defaults of `spares`
+
+
+def page(
+    action: Annotated[
+        Literal["serve", "password"], typer.Argument(help="serve: start the page; password: set its password.")
+    ] = "serve",
+    home: Home = None,
+    database: Database = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; over TLS unless it is local.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8446,
+) -> None:
+    """Show rounds, findings, hazards, the fleet, the fabric and plans in a browser; `serve` may run or not."""
+    place = required(home)
+    with failing():
+        if action == "password":
+            _set_password(place)
+            return
+        from provider_server.program.pages.serving import listening
+
+        with listening(place, database, host, port, plans=lambda now_h: plans(place, database, now_h)) as address:
+            say(f"the page is at {address}")
+            _wait()
+
+
+def plans(home: Path, database: str | None, now_h: float) -> "PlansView | None":
+    """What `placement`, `probes` and `spares` say with their defaults; None while no node is known."""
+    import numpy as np
+
+    from federation.protocol.life_table import PER_NODE_HOURS
+    from provider_server.fleet.analysis.spares import down_share, spares_needed
+    from provider_server.fleet.hints import node_placement, node_probes, node_reports
+    from provider_server.fleet.learning import on_probation
+    from provider_server.program.pages.plans import SHORT, PlacedView, PlansView, VisitView
+    from provider_server.program.verbs.nodes import busy_until
+
+    reports = node_reports.load(home / node_reports.FILE)
+    if not reports:
+        return None
+    rows = node_placement.placed(reports, on_probation.load(home), now_h, node_placement.SHARE)
+    hours, budget = node_probes.HOURS, node_probes.BUDGET
+    suspicions = {one.node: one.suspicion for one in reports if one.level}
+    visits = node_probes.probes(rows, suspicions, {}, busy_until(home, database, now_h), now_h, hours, budget)
+    known = [rate for row in rows if (rate := row["failures_per_1000_node_hours"]) is not None]
+    rates = np.array(known + [float(np.mean(known or [0.0]))] * (len(rows) - len(known)))
+    down = down_share(rates / PER_NODE_HOURS, np.full(len(rows), REPAIR_HOURS))
+    return PlansView(
+        max(one.hour for one in reports),
+        tuple(
+            PlacedView(row["node"], row["jobs"], row["failures_per_1000_node_hours"], row["times_usual"], row["reason"])
+            for row in rows
+        ),
+        sum(row["jobs"] == SHORT for row in rows),
+        tuple(VisitView(**visit) for visit in visits),
+        budget,
+        hours,
+        spares_needed(down, float(down.mean()), AVAILABILITY),
+        round(float(down.sum()), 3),
+        AVAILABILITY,
+        REPAIR_HOURS,
+    )
+
+
+def _set_password(home: Path) -> None:
+    """Asks for a new password; from a pipe, the first line is read."""
+    import os
+    import sys
+
+    from provider_server.program.pages import login
+
+    password = ask_secret("Password of the page") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+    login.set_password(home, password, os.urandom(SALT_BYTES))
+    say("password set; everyone who was logged in must log in again")
+
+
+def _wait() -> None:
+    """Waits for SIGTERM or SIGINT."""
+    import signal
+    import threading
+
+    stop = threading.Event()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: stop.set())
+    stop.wait()

@@ -1,0 +1,160 @@
+"""Verbs of a provider with Slurm: `slurm` follows leases, and by a `lease-key` a tenant's jobs find theirs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+import typer
+
+from crypto.errors import PharoahError
+from federation.base.console import InputFile
+from federation.base.screen import say
+from federation.base.visible import counted_as, reason
+from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required, say_error
+from provider_server.program.verbs.server import named_tenants
+
+if TYPE_CHECKING:
+    from provider_server.rounds.intake.slurm import Followed
+
+SINCE_H = 24.0
+
+
+class SlurmRow(TypedDict):
+    """A lease that changed, the start of a job that it is for, and its hours; `end_before_h` is null for a new one."""
+
+    change: str
+    lease: str
+    tenant: str
+    job: int
+    restarts: int
+    state: str
+    node_names: list[str]
+    start_h: float
+    end_h: float
+    end_before_h: float | None
+
+
+def slurm(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            click_type=InputFile(),
+            help="What `sacct --json --duplicates` or slurmrestd said; by default sacct is asked.",
+            show_default=False,
+        ),
+    ] = None,
+    home: Home = None,
+    database: Database = None,
+    since_h: Annotated[
+        float, typer.Option("--since-h", min=0.1, help="Ask for jobs that ran in this many last hours.")
+    ] = SINCE_H,
+    every_s: Annotated[
+        float | None,
+        typer.Option(
+            "--every-s", min=0.1, help="Ask again after this many seconds, until stopped.", show_default=False
+        ),
+    ] = None,
+    *,
+    as_json: AsRows = False,
+) -> None:
+    """Record leases of Slurm's jobs as they begin, and follow their ends: early ends, requeues, moved limits.
+
+    slurm_accounts, in the section leases of provider.toml, says which account is which tenant. Repeating it is
+    harmless.
+    """
+    import time
+    from collections import Counter
+    from contextlib import closing
+
+    from federation.base.key_files import read_key
+    from provider_server.rounds import home as homes
+    from provider_server.rounds.intake.recorder import LeaseRecorder
+    from provider_server.rounds.intake.slurm import ask_sacct, follow, read_file
+
+    if file and every_s:
+        raise typer.BadParameter("a file is read once", param_hint="--every-s")
+    place = required(home)
+    known: set[str] = set()  # what was left out at the last look is not told again at this one
+
+    def look() -> None:
+        unread: Counter[str] = Counter()
+        starts = read_file(file, unread) if file else ask_sacct(since_h, unread)
+        settings = homes.settings_of(place)
+        with closing(homes.open_leases(place, database, settings)) as book:
+            recorder = LeaseRecorder(book, place, settings.leases.contexts)
+            secret, tenants = read_key(place / "context.key"), settings.leases.tenants()
+            seen = follow(book, recorder, secret, tenants, starts, time.time())
+        left_out = unread + seen.left_out
+        if seen.changes or not every_s:
+            print_rows([_row(one) for one in seen.changes], _line, as_json=as_json)
+        if not seen.changes and not every_s:
+            before = counted_as(len(starts) - seen.left_out.total(), "start")
+            say(f"nothing recorded: {before} known and unchanged, {counted_as(left_out.total(), 'record')} left out")
+        new = sorted(left_out.keys() - known)
+        say(*(f"left out: {counted_as(left_out[why], 'record')}: {why}" for why in new))
+        known.clear()
+        known.update(left_out)
+
+    with failing():
+        while every_s:
+            try:
+                look()
+            except PharoahError as error:  # what is wrong now may be right at the next look
+                say_error(error.what, error.hint)
+            time.sleep(every_s)
+        look()
+
+
+def _row(one: "Followed") -> SlurmRow:
+    return {
+        "change": one.turn.value,
+        "lease": str(one.lease.lease),
+        "tenant": str(one.lease.tenant),
+        "job": one.start.job,
+        "restarts": one.start.restarts,
+        "state": one.start.state,
+        "node_names": list(one.start.nodes),
+        "start_h": one.lease.start_h,
+        "end_h": one.lease.end_h,
+        "end_before_h": one.end_before_h,
+    }
+
+
+def _line(row: SlurmRow) -> str:
+    again = f", restart {row['restarts']}" if row["restarts"] else ""
+    nodes = counted_as(len(row["node_names"]), "node")
+    moved = "" if row["end_before_h"] is None else f", {row['end_h'] - row['end_before_h']:+.2f} h"
+    return f"{row['change']}: lease {row['lease']}, job {row['job']}{again}, {nodes}{moved}"
+
+
+class LeaseKeyRow(TypedDict):
+    """A tenant, and the file with its lease key."""
+
+    tenant: str
+    file: str
+
+
+def lease_key(
+    tenant: Annotated[str, typer.Argument(help="The tenant's id, as `enrol` printed it.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The file to write the key to, readable by you only.", show_default=False)],
+    home: Home = None,
+    *,
+    as_json: AsRows = False,
+) -> None:
+    """Write the key by which a tenant's jobs find their leases. Give the file to that tenant alone, secretly.
+
+    The key is the same each time. Who has it can tell which of the tenant's leases is which job, and nothing else.
+    """
+    from federation.base.key_files import HomeError, read_key, write_secret
+    from federation.protocol import job_leases
+
+    place = required(home)
+    with failing():
+        name = named_tenants([tenant])[0]
+        key = job_leases.lease_key(read_key(place / "context.key"), name)
+        try:
+            write_secret(out, key)
+        except OSError as error:
+            raise HomeError(f"{reason(error)}: {out}", hint="pass another --out") from error
+    row: LeaseKeyRow = {"tenant": str(name), "file": str(out)}
+    print_rows([row], lambda row: f"{row['file']}: lease key of tenant {row['tenant']}", as_json=as_json)
+    say("next: the tenant takes it with `pharoah-tenant enrol --lease-key FILE`, and deletes the file")

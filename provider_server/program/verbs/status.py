@@ -1,0 +1,56 @@
+"""The verb that shows the provider's state: status."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from federation.base.console import AsJson
+from federation.base.screen import show, show_json
+from federation.base.visible import counted_as, short
+from provider_server.program.verbs.console import Database, Home, opened, required
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from provider_server.program.operations.overview import ProviderStatus
+
+
+def status(home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+    """Show the provider's state: members, whether it serves, the window due, the last round and its privacy cost.
+
+    Exit code 0: nothing to do. 1: something needs attention and is named. 2: there is no provider, or it is broken.
+    """
+    from datetime import UTC, datetime
+
+    from provider_server.program.operations import overview
+    from provider_server.rounds import home as homes
+
+    place = required(home)
+    with opened(place, database) as store:
+        state = overview.status(place, store, homes.settings_of(place), datetime.now(UTC))
+    if as_json:
+        show_json(state)
+    else:
+        show(*_lines(state))
+    raise typer.Exit(state.exit_code)
+
+
+def _lines(state: "ProviderStatus") -> "Iterator[str]":
+    yield f"home        {short(Path(state.home))}, {'serving' if state.serving else 'not serving'}"
+    trustees = f"{counted_as(state.trustees, 'trustee')}, {state.threshold} of whom must sign"
+    yield f"federation  {counted_as(state.tenants, 'tenant')}, {trustees}"
+    last = state.last_round
+    if last:
+        contributions = counted_as(last.contributions, "contribution")
+        yield f"last round  hours {last.start_hour}–{last.end_hour}, {last.state}, {contributions}"
+        yield f"budget      epsilon {last.epsilon:.3f} per unit of that round, at delta {last.delta:g}"
+    else:
+        yield "last round  none yet"
+    window = state.due_window
+    yield f"due         {f'hours {window[0]}–{window[1]}' if window else 'nothing'}"
+    bundle = "none" if state.bundle is None else f"number {state.bundle}"
+    yield f"published   {counted_as(state.releases, 'release')}, newest bundle: {bundle}"
+    if state.certificate_days_left is not None:
+        yield f"certificate {counted_as(round(state.certificate_days_left), 'day')} left"
+    yield from (f"attention   {text}" for text in state.attention)

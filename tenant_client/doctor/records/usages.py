@@ -1,0 +1,44 @@
+"""What each attempt used of its host: memory, network and processors. Nothing of it leaves.
+
+The observer writes it while a job runs (`run.usage`); `advice.resources` reads it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+
+from federation.base.sqlite import Connection
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of the ranks on this host, as far as they were seen.
+
+    `rank_bytes` is the peak resident memory of the largest rank's process, `workers_bytes` the peak of what the
+    processes that one rank started had for themselves. Within `steps` steps the interfaces of the ranks' network
+    sent `sent_bytes`, and ranks and workers took `cpu_s` of processor time.
+    """
+
+    ranks: int
+    rank_bytes: float
+    workers_bytes: float
+    steps: int
+    sent_bytes: float
+    cpu_s: float
+
+
+class Usages:
+    """Reads and writes them in a tenant's database."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def keep(self, unit: str, attempt: int, usage: Usage) -> None:
+        """Stores what an attempt used so far."""
+        self._connection.execute(
+            "INSERT OR REPLACE INTO usages VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (unit, attempt, *astuple(usage))
+        )
+
+    def all(self) -> Mapping[tuple[str, int], Usage]:
+        """By lease and number of the attempt."""
+        rows = self._connection.execute("SELECT * FROM usages ORDER BY unit, attempt")
+        return {(unit, attempt): Usage(*values) for unit, attempt, *values in rows}

@@ -1,0 +1,87 @@
+"""Runs one attempt of a job from start to finish. Read `run` first.
+
+    make the run directory → block signals → start the relay → start the observer → run the job → drain its output
+    → the observer journals how the job ended and why → exit as the job did
+
+Every step except the job itself may fail; the next step runs anyway.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import NoReturn
+
+from tenant_client.doctor.run import streams as laying, supervise
+from tenant_client.doctor.run.fail_open import FailOpen
+from tenant_client.doctor.run.observer_pipe import Link
+from tenant_client.doctor.run.restarts import is_torchrun
+from tenant_client.doctor.run.run_directory import RUN_DIR, RunDirectory, environment, make_place, remove
+from tenant_client.doctor.run.senders import TERMINAL, sender_of
+from tenant_client.doctor.run.settings import RunSettings
+from tenant_client.doctor.run.streams import Streams
+from tenant_client.doctor.run.supervise import Ending, Job
+
+
+def run(command: Sequence[str], settings: RunSettings) -> NoReturn:
+    """Runs the job and ends this process with the job's exit status."""
+    ours = FailOpen(quiet=settings.quiet)
+    mask = supervise.block()
+    place: RunDirectory | None = None
+    streams: Streams | None = None
+    link: Link | None = None
+    env = dict(os.environ)
+
+    with ours.guard("cannot make the run directory"):
+        elastic = is_torchrun(command) and "PET_LOG_DIR" not in env
+        place = make_place(settings.home, settings.lease, elastic=elastic, wanted_bytes=4 * settings.spool_bytes)
+        env = environment(os.environ, place, sample=settings.sample, describe_now=settings.describe_now)
+    with ours.guard("cannot capture the job's output"):
+        streams = laying.lay(None if place is None else place.run_dir, settings.spool_bytes)
+    if place is not None:
+        with ours.guard("cannot start the observer, so the attempt is not recorded"):
+            link = Link(settings, place)
+
+    job = _start(command, env, streams, mask)
+    if isinstance(job, Ending):
+        with ours.guard("cannot remove the empty run directory"):
+            remove(place)
+        supervise.end_like(job)
+    with ours.guard("cannot reach the observer, so the attempt is not recorded"):
+        if link is not None:
+            link.begun(job.pid)
+    ending = _wait(job, streams, link, "" if place is None else f"{RUN_DIR}={place.run_dir}", ours)
+
+    with ours.guard("the end of the job's output may be missing"):
+        if streams is not None and not streams.drain(settings.drain_s):
+            ours.warn("the job's output is not drained yet: a background process copies the rest")
+    with ours.guard("cannot record how the job ended"):
+        if link is not None:
+            link.ended(ending)
+            link.close()
+            if not link.await_end(settings.grace_s):
+                ours.warn(f"the diagnosis took longer than {settings.grace_s:.0f} s and was stopped (see --grace-s)")
+    supervise.end_like(ending)
+
+
+def _start(command: Sequence[str], env: dict[str, str], streams: Streams | None, mask: frozenset[int]) -> Job | Ending:
+    """The job, or the exit code that a shell uses for a command that cannot start."""
+    try:
+        return supervise.start(command, env, streams.files() if streams else {}, mask)
+    except OSError as error:
+        FailOpen(quiet=False).say(f"error: {command[0]}: {error.strerror}")
+        missing = isinstance(error, FileNotFoundError)
+        return Ending(supervise.NOT_FOUND if missing else supervise.NOT_EXECUTABLE)
+    finally:
+        if streams is not None:
+            streams.let_go()
+
+
+def _wait(job: Job, streams: Streams | None, link: Link | None, mark: str, ours: FailOpen) -> Ending:
+    def asked(number: int, sender: int, at_s: float) -> None:
+        with ours.guard("cannot reach the observer"):
+            if link is not None:
+                name = TERMINAL if sender == supervise.BY_TERMINAL else sender_of(sender, job.pid, mark)
+                link.asked(number, name, at_s)
+
+    with ours.guard("signals and output are no longer forwarded"):
+        return supervise.wait(job, streams, asked)
+    return supervise.wait_only(job)

@@ -1,0 +1,77 @@
+"""Tells a job's hook how often its lease fails, so that `should_checkpoint()` knows the interval without being told.
+
+    tenant.db: bundle, grant, hints ─ lease_hazard ─▶ `failures-per-hour` in the run directory ─▶ hook
+
+Read is the home's database, which `pharoah-tenant serve` and `watch` fill, and nothing is sent. Where the bundle says
+nothing of the hardware, or the grant not how many nodes the lease has, there is no file.
+"""
+
+import json
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from crypto.signing import reopened
+from federation.base.clock import SECONDS_PER_HOUR
+from federation.protocol.bundle import Bundle
+from tenant_client.doctor.advice.hints import Episode
+from tenant_client.doctor.advice.lease_hazard import LeaseHazard, hinted_per_hour, lease_hazard
+from tenant_client.doctor.run.hook.checkpoints import tell_rate
+from tenant_client.doctor.run.hook.progress import Progress
+from tenant_client.doctor.run.watchdog import WatchFinding
+from tenant_client.doctor.run.watcher import Watcher
+
+EVERY_S = 60.0
+_BUSY_S = 0.2
+
+
+class FailureRate(Watcher):
+    """The rate of one lease: by the newest bundle and, while a hint is `standing`, by the hint."""
+
+    failure = "cannot tell how often the lease fails"
+
+    def __init__(self, home: Path, lease: str, run_dir: Path, standing: Callable[[float], Sequence[Episode]]) -> None:
+        self._file, self._lease, self._run_dir = home / "tenant.db", lease, run_dir
+        self._standing = standing
+        self._hazard: LeaseHazard | None = None
+        self._start_h = 0.0
+        self._bundle = -1
+        self._read_at_s = -EVERY_S
+        self._told: float | None = None
+
+    def look(self, now_s: float, ranks: Sequence[Progress]) -> Sequence[WatchFinding]:
+        """Writes the rate for the hook where it has changed; the database is read every `EVERY_S`."""
+        if not 0 <= now_s - self._read_at_s < EVERY_S:
+            self._read_at_s = now_s
+            self._read()
+        rate = self.per_hour(now_s / SECONDS_PER_HOUR, self._standing(now_s))
+        if rate is None and self._told is not None:  # what was told was a hint's, which is over
+            rate = 0.0
+        if rate is not None and rate != self._told:
+            tell_rate(self._run_dir, rate)
+            self._told = rate
+        return ()
+
+    def per_hour(self, now_h: float, standing: Sequence[Episode]) -> float | None:
+        """Failures per hour now; None where nothing is known."""
+        known = self._hazard.at(max(0.0, now_h - self._start_h)) if self._hazard else None
+        if not standing:
+            return known
+        hint, factor = standing[-1].last, self._hazard.factor if self._hazard else 1.0
+        return max(factor * hinted_per_hour(hint.probability, hint.within_hours), known or 0.0)
+
+    def _read(self) -> None:
+        if not self._file.exists():
+            return
+        uri = f"{self._file.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_S)) as connection:
+            (number,) = connection.execute("SELECT max(number) FROM bundles").fetchone()
+            if number in (None, self._bundle):
+                return
+            query = "SELECT start_h, labels, nodes FROM units JOIN sizes USING (unit) WHERE unit = ?"
+            own = connection.execute(query, (self._lease,)).fetchone()
+            (signed,) = connection.execute("SELECT message FROM bundles WHERE number = ?", (number,)).fetchone()
+        if own is not None:
+            self._bundle, (self._start_h, labels, nodes) = number, own
+            self._hazard = lease_hazard(reopened(Bundle, signed), json.loads(labels), nodes)

@@ -1,0 +1,125 @@
+r"""The formats of logs and dumps: one table, asked from its top which of them a file has.
+
+    head = Head.of(reader)
+    form = next(one for one in FORMATS if one.looks_like(head))
+    for found in form.read(reader, limits): ...
+
+The last row takes whatever comes, so every file has a format. Another one is one more row; a row from elsewhere goes
+before these: docs/architecture.md, "Plug-ins".
+
+>>> next(one.name for one in FORMATS if one.looks_like(Head("dmesg", b"[   17.123456] nvidia: loaded\n")))
+'kernel log'
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from federation.base.reading import CappedReader, ReadLimits, SourceError, form_of, is_text
+from tenant_client.doctor.sources import (
+    elastic,
+    flight_recorder,
+    host_log,
+    job_log,
+    kernel_log,
+    nccl_inspector,
+    nccl_log,
+    nccl_ras,
+    nccl_ras_text,
+)
+from tenant_client.doctor.sources.evidence import Evidence
+from tenant_client.doctor.sources.flight_recorder import Dump
+from tenant_client.doctor.sources.job_log import Leftover
+
+Found = (
+    Evidence | Dump | nccl_ras.Answer | Leftover
+)  # dumps, and answers, say most where all of a job are seen together
+_HEAD = 16 << 10
+_INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
+
+
+class NotOfAJob(SourceError):
+    """The file is no log or dump from which a diagnosis could be made."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """How a file begins."""
+
+    file: str
+    data: bytes
+
+    @classmethod
+    def of(cls, reader: CappedReader) -> "Head":
+        """That of an input which nobody has read yet."""
+        return cls(reader.file, reader.peek()[:_HEAD])
+
+    @cached_property
+    def text(self) -> str:
+        """The same as text; "" where it is none."""
+        return self.data.decode("utf-8", "replace") if is_text(self.data) else ""
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format by its name for a person: whether a file that begins so has it, and what one holds, in its order."""
+
+    name: str
+    looks_like: Callable[[Head], bool]
+    read: Callable[[CappedReader, ReadLimits], Iterable[Found]]
+
+
+def _dump(reader: CappedReader, limits: ReadLimits) -> Iterator[Dump]:
+    yield flight_recorder.read_dump(reader, limits)
+
+
+def _job_log(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | Leftover]:
+    """What the log leaves unexplained, which is complete at its end, and its evidence; its rank may be in its name."""
+    leftover, rank = Leftover(), elastic.rank_of(reader.file)
+    yield leftover
+    for seen in job_log.read(reader, limits, leftover):
+        yield replace(seen, rank=rank) if seen.rank is None else seen
+
+
+def _system_log(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | Leftover]:
+    return _job_log(host_log.of_jobs(reader, Head.of(reader).text, limits), limits)
+
+
+def _nothing(reader: CappedReader, limits: ReadLimits) -> tuple[Found, ...]:
+    return ()
+
+
+def _inspector(reader: CappedReader, limits: ReadLimits) -> tuple[Found, ...]:
+    raise NotOfAJob(reader.file, 0, _INSPECTOR, hint="read them with `pharoah-tenant stragglers`")
+
+
+def _unknown(reader: CappedReader, limits: ReadLimits) -> tuple[Found, ...]:
+    raise NotOfAJob(reader.file, 0, f"not a log or dump of a job: {form_of(Head.of(reader).data)}")
+
+
+def _is_dump(head: Head) -> bool:
+    return flight_recorder.looks_like(head.data, Path(head.file).name)
+
+
+def _of_host(form: str) -> Callable[[Head], bool]:
+    return lambda head: host_log.form_of(head.text) == form
+
+
+_RAS = "answer of NCCL's RAS"
+FORMATS = (
+    Format("flight recorder dump", _is_dump, _dump),
+    Format(_RAS, lambda head: nccl_ras.looks_like(head.data), nccl_ras.read),
+    Format("NCCL Inspector log", lambda head: nccl_inspector.looks_like(head.data), _inspector),
+    Format("torchelastic error file", lambda head: elastic.looks_like(head.text), elastic.read),
+    Format("kernel log", lambda head: kernel_log.looks_like(head.text), kernel_log.read),
+    Format(_RAS, lambda head: nccl_ras_text.looks_like(head.text), nccl_ras_text.read),
+    # A job that NCCL logs at length writes other lines, too.
+    Format("NCCL log", lambda head: nccl_log.looks_like(head.text), _job_log),
+    Format(host_log.BUG_REPORT, _of_host(host_log.BUG_REPORT), kernel_log.read),
+    Format(host_log.SYSTEM_LOG, _of_host(host_log.SYSTEM_LOG), _system_log),
+    *(Format(form, _of_host(form), _nothing) for form in host_log.OTHERS),
+    Format("job log", lambda head: bool(head.text), _job_log),
+    Format("an empty file", lambda head: not head.data, _nothing),
+    Format("unknown", lambda head: True, _unknown),
+)

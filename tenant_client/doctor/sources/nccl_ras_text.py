@@ -1,0 +1,114 @@
+"""What `ncclras` prints without `-f json`: processes that do not answer or are dead, errors, and counts that differ.
+
+Only symptoms, in the order of the text. It names outliers alone and has no time, so two of them are not compared: that
+ranks differ is told, who is behind is not. Ranks are those of a communicator, so a GPU is named by host and process.
+
+What `ncclras -m` prints while it watches is read too, as text and as JSON: which processes were lost and did not come
+back, the first one first.
+
+Source: NCCL 2.24 to 2.30.7, `src/ras/client_support.cc` (`rasOutAppend`, `rasClientsNotifyEvent`), `src/ras/rasnet.cc`
+(the events), and its user guide's page on RAS.
+
+>>> _PROCESS.match("  Process 3487984 on node 172.16.64.213 managing GPU 5").groups()
+('3487984', '172.16.64.213', '5')
+"""
+
+import re
+from collections.abc import Iterator
+
+from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, lines
+from tenant_client.doctor.sources.evidence import Evidence, Role
+from tenant_client.doctor.sources.nccl_ras import SOURCE
+from tenant_client.doctor.sources.prefixes import stamp
+
+_MOST, _MOST_BYTES = 4096, 1 << 26
+_SECTION = re.compile(r"(?:#\d{1,9}-\d{1,9} \([0-9a-f]{1,16}\) )?(?:DEAD|INCOMPLETE|ERROR|MISMATCH|TIMEOUT)")
+_PROCESS = re.compile(r"  Process (\d{1,9}) on node (\S{1,256}) managing GPUs? (\S{1,64})", re.ASCII)
+_ERROR = re.compile(r"  (?:Rank \d{1,9}|\d{1,9} ranks) reported (nccl\w{1,40})", re.ASCII)
+_DIFFERENT = re.compile(r"  Communicator ranks have different \w{1,40} operation counts", re.ASCII)
+_AS_TEXT = re.compile(
+    r"\[(?P<at>[\d: -]{19})\] (?P<event>PEER_[A-Z_]+): (?:Process (?P<pid>\d{1,9}) on node (?P<host>\S{1,256}) managing"
+    r" GPUs? (?P<gpu>[\d,]{1,256})|(?P<addr>[^\s<]{1,256}))",
+    re.ASCII,
+)
+_AS_JSON = re.compile(
+    r'\{\s*"timestamp": ?"(?P<at>[\d: -]{19})",\s*"group": ?"\w+",\s*"event": ?"(?P<event>PEER_[A-Z_]+)",'
+    r'\s*"peer": ?\{\s*(?:"host": ?"(?P<host>[^"]{1,256})",\s*"pid": ?(?P<pid>\d{1,9}),'
+    r'\s*"cuda_devs": ?\[(?P<gpu>[\d, ]{0,256})\]|"addr": ?"(?P<addr>[^"<]{1,256}))',
+    re.ASCII,
+)
+_BANNER = re.compile(r"(?:OK\n|RAS Monitor Mode.*\n|=+\n|\s)*")
+_LOST = {
+    "PEER_DEAD": "dead",
+    "PEER_TIMEOUT_DEAD": "dead",
+    "PEER_UNRESPONSIVE": "unresponsive",
+    "PEER_KEEPALIVE_TIMEOUT": "unresponsive",
+    "PEER_SEND_STUCK": "unresponsive",
+}
+_BACK = ("PEER_RECOVERED", "PEER_CONNECTED")
+_REASONS = {"ncclSystemError": "network_error", "ncclRemoteError": "peer_lost"}
+
+
+def looks_like(head: str) -> bool:
+    """Whether a file that begins so is the text of RAS."""
+    return _event_of(head) is not None or ("Job summary\n===========\n" in head and "\nCommunicators..." in head)
+
+
+def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[Evidence]:
+    """The symptoms that RAS tells, each process and each section once."""
+    if event := _event_of(reader.peek().decode("utf-8", "replace")):
+        yield from _watched(reader, event)
+        return
+    section, seen = "", set[tuple[str, str]]()
+    for number, raw in lines(reader, limits):
+        line = raw.decode("utf-8", "replace")
+        if _SECTION.fullmatch(line):
+            section = line
+        found = _evidence(line, section, reader.file, number)
+        if found is None or len(seen) >= _MOST:
+            continue
+        kind = ("", line) if found.gpu else (section, found.reason)
+        if kind not in seen:
+            seen.add(kind)
+            yield found
+
+
+def _evidence(line: str, section: str, file: str, number: int) -> Evidence | None:
+    if process := _PROCESS.match(line):
+        pid, host, gpu = process.groups()
+        return _lost(section.lower(), file, number, pid, host, gpu)
+    if error := _ERROR.match(line):
+        reason = _REASONS.get(error[1], "runtime_error")
+        return Evidence(reason, Role.SYMPTOM, SOURCE, file, number, f"{section}: {line.strip()[:300]}")
+    if _DIFFERENT.match(line):
+        text = f"{section}: {line.strip()}; a moment may show that: ask again with `-f json` (NCCL 2.28.7 or later)"
+        return Evidence("nccl_timeout_error", Role.SYMPTOM, SOURCE, file, number, text)
+    return None
+
+
+def _lost(how: str, file: str, number: int, pid: str, host: str, gpu: str, at_s: float | None = None) -> Evidence:
+    text = f"process {pid} on {host}, GPU {gpu}: {how}, it does not answer RAS" if pid else f"{host}: {how}"
+    return Evidence("peer_lost", Role.SYMPTOM, SOURCE, file, number, text, at_s, None, host, gpu)
+
+
+# ---- what a monitor sees ---------------------------------------------------------------------------------------------
+
+
+def _event_of(head: str) -> re.Pattern[str] | None:
+    """The form of events in a file that begins with one."""
+    begin = _BANNER.match(head)
+    return next((form for form in (_AS_TEXT, _AS_JSON) if begin and form.match(head, begin.end())), None)
+
+
+def _watched(reader: CappedReader, event: re.Pattern[str]) -> Iterator[Evidence]:
+    text, lost = reader.read(_MOST_BYTES).decode("utf-8", "replace"), dict[tuple[str, str], Evidence]()
+    number, at = 1, 0
+    for found in event.finditer(text):
+        number, at = number + text.count("\n", at, found.start()), found.start()
+        pid, host, gpu = found["pid"] or "", found["host"] or found["addr"], found["gpu"] or ""
+        if found["event"] in _BACK:
+            lost.pop((pid, host), None)
+        elif found["event"] in _LOST and len(lost) < _MOST:
+            one = _lost(_LOST[found["event"]], reader.file, number, pid, host, gpu, stamp(found["at"]))
+            lost.setdefault((pid, host), one)
+    yield from lost.values()

@@ -1,0 +1,155 @@
+"""What is answered about a pod: by the published bundle alone, unless `tenant.toml` lets own history in.
+
+    pod ─ the command after `run --`, or an annotation ─▶ an earlier lease ─ its tokens ─▶ Checker ─▶ contexts ─▶ patch
+
+- The provider may see the answer, since it may run the cluster: so it is a function of the bundle and of the
+  workload's tokens, and repeats no figure.
+- A pod is denied in mode refuse alone, where it selects a context itself in which its workload is known to fail.
+- Whatever is missing or broken allows the pod as it is.
+"""
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from crypto.errors import DecodeError
+from federation.base.clock import now_hour
+from federation.base.settings import load
+from federation.base.sqlite import Connection
+from federation.base.visible import counted_as
+from federation.protocol.bundle import Bundle, PairJudgement
+from federation.protocol.check import Checker
+from federation.protocol.node_labels import CONTEXT_LABEL
+from federation.protocol.service_messages import CheckVerdict
+from tenant_client.doctor.advice.own_history import own_history
+from tenant_client.doctor.records.bundle_log import BundleLog
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import AmbiguousLease, UnknownUnit
+from tenant_client.doctor.records.known_workloads import known_workload
+from tenant_client.doctor.run.run_directory import job_name
+from tenant_client.doctor.settings import TenantSettings
+from tenant_client.program.admission.affinity import (
+    MISMATCH_WEIGHT,
+    SUSPECTED_WEIGHT,
+    kept_from,
+    names_context,
+)
+from tenant_client.program.admission.mode import AdmissionMode
+from tenant_client.program.admission.review import Answer, Pod, Request, read_review
+
+logger = logging.getLogger(__name__)
+
+LIKE = "pharoah.dev/like"
+PROGRAM = "pharoah-tenant"
+
+
+@dataclass(frozen=True)
+class Avoided:
+    """Contexts, by token, in which a workload is known to fail more than twice as often, and where it may."""
+
+    bundle: int
+    mismatched: tuple[str, ...] = ()
+    suspected: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Answers reviews for the tenant of a home. `resources` are how names of what GPUs are asked by begin."""
+
+    home: Path
+    mode: AdmissionMode
+    resources: Sequence[str]
+
+    def answer(self, body: bytes) -> bytes:
+        """The review with its answer; DecodeError where the body is no review."""
+        request = read_review(body)
+        try:
+            answer = self._answer(request)
+        except Exception as error:  # noqa: BLE001 - a bug in Pharoah must not keep a pod from starting
+            why = error.what if isinstance(error, DecodeError) else type(error).__name__
+            logger.warning(
+                "a pod was not checked: %s", why, extra={"event": "admission", "error": type(error).__name__}
+            )
+            answer = Answer(request.uid, warnings=["pharoah: not checked"])
+        return answer.encoded()
+
+    def _answer(self, request: Request) -> Answer:
+        if self.mode is AdmissionMode.OFF or not request.makes_pod:
+            return Answer(request.uid)
+        pod = request.pod()
+        if not pod.spec.asks_for(self.resources):
+            return Answer(request.uid)
+        found = self._avoided(pod)
+        answer = _answered(request.uid, pod, found, self.mode)
+        fields = {"event": "admission", "namespace": request.namespace, "patched": bool(answer.patch)}
+        logger.info("a pod was %s", "denied" if answer.denial else "checked", extra=fields)
+        return answer
+
+    def _avoided(self, pod: Pod) -> Avoided | None:
+        """What to avoid; None where the workload is not known, or nothing is published yet."""
+        like = (pod.metadata.annotations or {}).get(LIKE, "")
+        database = self.home / "tenant.db"
+        if not database.exists():
+            return None
+        try:
+            with closing(open_database(database)) as connection:
+                known = known_workload(connection, _job(pod), like=like)
+                bundle = _bundle(connection, self.home) if known else None
+        except (UnknownUnit, AmbiguousLease) as error:  # answered as any workload that is not known: names are not told
+            logger.warning("an annotation names no lease", extra={"event": "admission", "error": type(error).__name__})
+            return None
+        return avoided(bundle, known[1]) if bundle and known else None
+
+
+def avoided(bundle: Bundle, ladder: Mapping[str, str]) -> Avoided:
+    """The contexts against which a check warns by a finding about the pair."""
+    checker, mismatched, suspected = Checker(bundle), [], []
+    for context in sorted({str(entry.context) for entry in bundle.mismatches}):
+        check = checker.check({**ladder, "context": context})
+        if check.verdict is CheckVerdict.MISMATCH:
+            mismatched.append(context)
+        elif check.evidence and check.evidence.judgement is PairJudgement.SUSPECTED:
+            suspected.append(context)
+    return Avoided(bundle.number, tuple(mismatched), tuple(suspected))
+
+
+def _answered(uid: str, pod: Pod, found: Avoided | None, mode: AdmissionMode) -> Answer:
+    if found is None or not (found.mismatched or found.suspected):
+        return Answer(uid)
+    if names_context(pod.spec):
+        return _of_chosen(uid, pod, found, mode)
+    if mode is AdmissionMode.PREFER:
+        wishes = [(MISMATCH_WEIGHT, found.mismatched), (SUSPECTED_WEIGHT, found.suspected)]
+        patch = kept_from(pod.spec, (), wishes)
+    else:
+        patch = kept_from(pod.spec, found.mismatched, [(SUSPECTED_WEIGHT, found.suspected)])
+    count = counted_as(len(found.mismatched) + len(found.suspected), "context")
+    return Answer(uid, patch, [f"pharoah: kept from {count} by bundle {found.bundle}"])
+
+
+def _of_chosen(uid: str, pod: Pod, found: Avoided, mode: AdmissionMode) -> Answer:
+    """The answer about a pod that says itself where it runs: nothing is added."""
+    if (pod.spec.node_selector or {}).get(CONTEXT_LABEL) not in found.mismatched:
+        return Answer(uid)
+    words = f"pharoah: this workload is known to fail in the context that the pod selects (bundle {found.bundle})"
+    return Answer(uid, denial=words) if mode is AdmissionMode.REFUSE else Answer(uid, warnings=[words])
+
+
+def _job(pod: Pod) -> str:
+    """The name under which `run` journals the pod's job: the command after `pharoah-tenant run … --`; else empty."""
+    for container in pod.spec.containers:
+        words = [*(container.command or ()), *(container.args or ())]
+        if len(words) > 1 and PurePath(words[0]).name == PROGRAM and words[1] == "run" and "--" in words:
+            return job_name(words[words.index("--") + 1 :], {})
+    return ""
+
+
+def _bundle(connection: Connection, home: Path) -> Bundle | None:
+    """The newest bundle; with own history joined where the owner lets that into decisions."""
+    bundle = BundleLog(connection).newest_bundle()
+    if bundle and load(TenantSettings, home / "tenant.toml", os.environ).decisions.own_history:
+        return own_history(connection, bundle, now_hour()).bundle
+    return bundle

@@ -1,0 +1,55 @@
+"""The tenant's pages: the filters by which numbers become words, and what every template knows."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from federation.base.web.html import NOTHING, renderer as web_renderer
+from tenant_client.doctor.advice.after_failure import after_failure
+
+PAGES = (
+    ("/", "Leases"),
+    ("/attempts", "Attempts"),
+    ("/expectations", "Expectations"),
+    ("/paths", "Paths"),
+    ("/sent", "Sent data"),
+)
+SHORT = 12
+_1970 = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def renderer() -> Callable[..., str]:
+    """A function that renders a template by its name, with what it is given."""
+    names = {"pages": PAGES, "after_failure": after_failure}
+    return web_renderer("tenant_client.program.pages", date, short, spaced, percent, names=names)
+
+
+def date(hour: float) -> str:
+    """An hour since 1970, to the minute, in UTC.
+
+    >>> date(24 * 365 + 7.5)
+    '1971-01-01 07:30'
+    """
+    return f"{_1970 + timedelta(hours=hour):%Y-%m-%d %H:%M}"
+
+
+def percent(share: float | None) -> str:
+    """A share as a percentage; a dash where it is unknown.
+
+    >>> percent(0.9914), percent(1.0), percent(None)
+    ('99.1%', '100.0%', '–')
+    """
+    return NOTHING if share is None else f"{share:.1%}"
+
+
+def short(token: str) -> str:
+    """The first digits of a token or an id."""
+    return token[:SHORT]
+
+
+def spaced(digits: str) -> str:
+    """Hexadecimal in groups of eight bytes, so that lines can break.
+
+    >>> spaced("00" * 9)
+    '0000000000000000 00'
+    """
+    return " ".join(digits[at : at + 16] for at in range(0, len(digits), 16))

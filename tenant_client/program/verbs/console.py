@@ -1,0 +1,81 @@
+"""Options, output and exit codes that the verbs of `pharoah-tenant` share.
+
+- Exit codes: 0 ok, 1 warning, 2 refused, failed or mismatch, 3 unknown.
+- A verb's module is imported when the verb is called (`tenant_client.program.cli`). Inside functions is imported what
+  belongs to an extra that the verb can do without, or what a running job would wait for.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from federation.base.console import Console, HomeFolder
+from federation.base.homes import Role
+from federation.base.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
+from federation.base.sqlite import Connection, reporting
+from federation.base.visible import short
+from tenant_client.doctor.records.database import open_database
+
+_console = Console("pharoah-tenant")
+MOST_THAT_MAY = 3  # known incompatibilities that are shown
+say_error, failing, warn = _console.say_error, _console.failing, _console.warn
+
+Home = Annotated[
+    Path,
+    typer.Option(
+        "--home",
+        click_type=HomeFolder(Role.TENANT),
+        envvar="PHAROAH_HOME",
+        default_factory=lambda: _default_home(),
+        help="The tenant's home directory; by default $XDG_DATA_HOME/pharoah or ~/.local/share/pharoah.",
+        show_default=False,
+    ),
+]
+
+Lease = Annotated[
+    str,
+    typer.Argument(
+        envvar="PHAROAH_LEASE", help="The lease, or the start of its name (see `leases`).", show_default=False
+    ),
+]
+
+Latest = Annotated[bool, typer.Option("--latest", help="In place of a lease: use the newest one.")]
+
+
+@contextmanager
+def joined(home: Path, *, failed: int = 2, needed: bool = True) -> Iterator[Connection]:
+    """The database of a home that has joined a federation, closed afterwards. Needs no key.
+
+    If that is not `needed`, the database of any home will do.
+    """
+    with failing(failed), reporting():
+        if not (home / "tenant.db").exists():
+            raise NotEnrolled(NOT_JOINED)
+        with closing(open_database(home / "tenant.db")) as connection:
+            if needed and not is_pinned(connection):
+                raise NotEnrolled(NOT_JOINED)
+            yield connection
+
+
+def journalled(home: Path) -> Path:
+    """The database of a home; ends with exit code 3 if there is none yet."""
+    path = home / "tenant.db"
+    if not path.exists():
+        say_error(f"the journal is empty: {short(home)}", "run a job with `pharoah-tenant run`, or pass --home")
+        raise typer.Exit(3)
+    return path
+
+
+def _default_home() -> Path:
+    """The data folder of the XDG Base Directory Specification."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "pharoah"
+
+
+def require(lease: str, *, latest: bool) -> None:
+    """BadParameter unless either a lease is named or the latest is asked for."""
+    if bool(lease) == latest:
+        raise typer.BadParameter("pass either a lease (or the start of its name) or --latest", param_hint="LEASE")

@@ -1,0 +1,174 @@
+"""Verbs to join a federation and take part in its rounds: `enrol` and `serve`."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated, TypedDict
+
+import typer
+
+from crypto.roots import root_of
+from crypto.signing import SigningKey
+from federation.base import logs
+from federation.base.clock import now_hour
+from federation.base.console import AsJson, InputFile
+from federation.base.key_files import HomeError, read, read_key, replace_secret
+from federation.base.logs import Format
+from federation.base.screen import say, show, show_json
+from federation.base.settings import load
+from federation.protocol.directory import Chain
+from federation.protocol.enrolment import MemberCard, check_fingerprint, fingerprint
+from federation.protocol.invitation import Invitation, accept
+from tenant_client.doctor.run.run_directory import LEASE_KEY
+from tenant_client.doctor.settings import SAMPLE, TenantSettings
+from tenant_client.program import service
+from tenant_client.program.verbs.console import Home, failing
+from tenant_client.rounds import home as homes
+from tenant_client.rounds.network.flower_node import NodeKey, make_node_key
+
+LogFormat = Annotated[Format, typer.Option(help="Format of log lines: json or text.")]
+
+
+class Carded(TypedDict):
+    """A home with its keys, and the card for the provider."""
+
+    home: str
+    tenant: str
+    card: str
+
+
+class Joined(TypedDict):
+    """The directory that was pinned: the fingerprint of its head, its tenants, and the addresses of its trustees."""
+
+    home: str
+    head: str
+    members: int
+    trustees: list[str]
+
+
+def enrol(
+    home: Home,
+    invitation: Annotated[
+        Path | None,
+        typer.Argument(
+            click_type=InputFile(), help="The provider's invitation; without it, make a card.", show_default=False
+        ),
+    ] = None,
+    card: Annotated[Path, typer.Option(help="The file to write the card for the provider to.")] = Path("tenant.card"),
+    head: Annotated[
+        str, typer.Option(help="The expected fingerprint of the directory's head, from other members.")
+    ] = "",
+    lease_key: Annotated[
+        Path | None,
+        typer.Option(
+            click_type=InputFile(),
+            help="Take the key by which jobs find their leases, from a file of the provider's.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    new_node_key: Annotated[
+        bool, typer.Option("--new-node-key", help="Replace the node's key and write a new card; other keys stay.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Join a federation. Run it once to make keys and a card, and again with the provider's invitation.
+
+    The second call pins the directory of members. Signing keys are never replaced.
+    """
+    if lease_key is not None:
+        _take_lease_key(home, lease_key, as_json=as_json)
+    elif invitation is None:
+        _make_card(home, card, new_node_key=new_node_key, as_json=as_json)
+    elif new_node_key:
+        raise typer.BadParameter("--new-node-key takes no invitation: make the card first", param_hint="--new-node-key")
+    else:
+        _take(home, invitation, head, as_json=as_json)
+
+
+class Keyed(TypedDict):
+    """A home, and the file of its lease key."""
+
+    home: str
+    lease_key: str
+
+
+def _take_lease_key(home: Path, file: Path, *, as_json: bool) -> None:
+    with failing():
+        homes.member(home)
+        replace_secret(home / LEASE_KEY, read_key(file))
+    _tell(Keyed(home=str(home), lease_key=str(home / LEASE_KEY)), as_json=as_json)
+
+
+def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> None:
+    with failing():
+        has_keys = (home / "signing.key").exists()  # the same keys give the same card again
+        member = homes.member(home) if has_keys else homes.create(home, os.urandom, now_hour())
+        if new_node_key or not (home / "node.key").exists():
+            replace_secret(home / "node.key", make_node_key().private_pem)
+        node = NodeKey.of(read(home / "node.key"))
+        signing_key = SigningKey(read_key(home / "signing.key"))
+        try:
+            card.write_bytes(signing_key.sign(MemberCard(member, node.public_openssh.encode())))
+        except OSError as error:
+            raise HomeError(f"{error.strerror}: {card}", hint="pass another file with --card") from error
+    _tell({"home": str(home), "tenant": str(member.tenant), "card": str(card)}, as_json=as_json)
+    then = "restart `serve`" if has_keys and new_node_key else "run `enrol INVITATION` with its invitation"
+    say(f"next: give {card} to the provider, then {then}")
+
+
+def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:
+    with failing():
+        invited, chain = accept(read(invitation))
+        if head:
+            check_fingerprint(head, chain.directory.head)
+        homes.pin(home, chain.entries)
+        _write_settings(home, invited)
+    _tell(
+        Joined(
+            home=str(home),
+            head=fingerprint(chain.directory.head),
+            members=len(chain.directory.members),
+            trustees=_trustees(chain),
+        ),
+        as_json=as_json,
+    )
+    if not head:
+        say("next: compare the head with other tenants and the trustees, then run `serve`")
+
+
+def _trustees(chain: Chain) -> list[str]:
+    return [trustee.address for trustee in chain.directory.trustees]
+
+
+def _write_settings(home: Path, invited: Invitation) -> None:
+    (home / "provider.pem").write_bytes(root_of(invited.provider))
+    settings = home / "tenant.toml"
+    if not settings.exists():
+        sample = SAMPLE.read_text(encoding="utf-8")
+        settings.write_text(
+            sample.replace('superlink = ""', f'superlink = "{invited.superlink}"').replace(
+                'online = ""', f'online = "{invited.online}"'
+            ),
+            encoding="utf-8",
+        )
+
+
+def _tell(fields: Carded | Joined | Keyed, *, as_json: bool) -> None:
+    if as_json:
+        show_json(fields)
+        return
+    show(*(f"{key}: {', '.join(value) if isinstance(value, list) else value}" for key, value in fields.items()))
+
+
+def serve(home: Home, log_format: LogFormat = Format.JSON) -> None:
+    """Run this tenant's node. It answers the provider's rounds, and runs only code installed here."""
+    logs.configure(log_format)
+    stop = threading.Event()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: stop.set())
+    with failing():
+        homes.joined(home)
+        settings = load(TenantSettings, home / "tenant.toml", os.environ)
+        service.serve(home, settings, stop)

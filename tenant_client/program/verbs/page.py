@@ -1,0 +1,25 @@
+"""The verb that shows owners their data in a browser: `page`."""
+
+import signal
+import threading
+from typing import Annotated
+
+import typer
+
+from federation.base.screen import say
+from tenant_client.program.pages.serving import listening
+from tenant_client.program.verbs.console import Home, failing
+
+
+def page(
+    home: Home,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 0,
+    host: Annotated[str, typer.Option(help="A loopback address; others are refused.")] = "127.0.0.1",
+) -> None:
+    """Show leases, attempts, budget and all data that left, in a browser on this machine. Nothing is sent."""
+    asked = threading.Event()
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: asked.set())
+    with failing(), listening(home, host, port) as address:
+        say("open this address in a browser (valid once):", address)
+        asked.wait()

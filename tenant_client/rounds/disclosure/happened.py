@@ -1,0 +1,86 @@
+"""A view for the owner: the journal, read from the database alone."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from federation.base.sqlite import Connection
+from tenant_client.doctor.advice.explanation import FailureCause, FailureSide
+from tenant_client.doctor.advice.failure_facts import Known, explanations
+from tenant_client.doctor.records.attempts import Attempt, Attempts
+from tenant_client.doctor.records.incidents import Incident, Incidents
+from tenant_client.doctor.records.journal import Journal, LabelledFailure, Unit
+from tenant_client.doctor.workload.compare import operator_text
+from tenant_client.doctor.workload.descriptor import Descriptor
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The workload of a lease, and what its traces lack. Only tokens of it ever leave."""
+
+    lease: str
+    precision: str
+    parallelism: str
+    versions: tuple[str, ...]
+    structure: tuple[str, ...]
+    lacks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Happened:
+    """The journal: leases, workloads, attempts and their outcomes, counted failures, jobs by lease, and incidents.
+
+    `undescribed` says by lease why its workload is not known, `explanations` in a line what both sides together tell of
+    an attempt that did not go well.
+    """
+
+    leases: tuple[Unit, ...]
+    workloads: tuple[Workload, ...]
+    attempts: tuple[Attempt, ...]
+    failures: tuple[LabelledFailure, ...]
+    jobs: Mapping[str, str]
+    incidents: tuple[Incident, ...]
+    undescribed: Mapping[str, str]
+    explanations: tuple["ExplainedAttempt", ...]
+
+
+@dataclass(frozen=True)
+class ExplainedAttempt:
+    """The explanation of an attempt: its first cause, whose side that is, and a sentence."""
+
+    lease: str
+    attempt: int
+    cause: FailureCause
+    side: FailureSide
+    sentence: str
+
+
+def what_happened(connection: Connection) -> Happened:
+    """The whole journal, oldest first."""
+    journal, attempts = Journal(connection), Attempts(connection)
+    workloads = (_workload(lease, descriptor) for lease, descriptor in journal.descriptors().items())
+    failures = journal.failures(0.0, math.inf)
+    return Happened(
+        leases=tuple(journal.units()),
+        workloads=tuple(workloads),
+        attempts=tuple(attempts.list()),
+        failures=tuple(failures),
+        jobs=attempts.jobs(),
+        incidents=tuple(Incidents(connection).kept()),
+        undescribed=journal.undescribed(),
+        explanations=tuple(
+            ExplainedAttempt(attempt.unit, attempt.attempt, found.cause, found.side, found.sentence)
+            for attempt, found in explanations(Known.of(connection))
+        ),
+    )
+
+
+def _workload(lease: str, descriptor: Descriptor) -> Workload:
+    return Workload(
+        lease,
+        descriptor.precision,
+        descriptor.parallelism,
+        tuple(" ".join(pair) for pair in descriptor.versions),
+        tuple(operator_text(operator) for operator in sorted(descriptor.structure)),
+        descriptor.lacks,
+    )

@@ -1,0 +1,221 @@
+"""Summarises a tenant's home: federation, running jobs, open hints, privacy budget, and what is due.
+
+Read only: nothing is sent, created or changed. The home may be missing. The code that reads what only a home in a
+federation holds needs the extra `federation`, and is imported only there.
+"""
+
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from federation.base.clock import SECONDS_PER_HOUR
+from federation.base.pinned_directory import is_pinned, pinned
+from federation.base.sqlite import Connection, reporting
+from federation.protocol.causes import CAUSES, Domain
+from tenant_client.doctor.advice.hints import HintLog, standing
+from tenant_client.doctor.records.attempts import Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import Journal
+from tenant_client.doctor.sources.reasons import REASONS
+from tenant_client.rounds.policy import Policy, load_policy
+
+
+@dataclass(frozen=True)
+class LeaseRow:
+    """A lease, its job and workload, and the state of its last attempt; `state` is empty without one.
+
+    `undescribed` says why the workload is not known.
+    """
+
+    lease: str
+    job: str
+    workload: str
+    undescribed: str
+    attempts: int
+    state: str
+    reason: str
+    since_s: float
+
+
+@dataclass(frozen=True)
+class Leases:
+    """Leases, oldest first."""
+
+    version: int
+    leases: tuple[LeaseRow, ...]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason for failures, and what a user does about it.
+
+    A round counts it as its `parent`, "" for none, or as unknown where `counted` is false. `domain` is None where it
+    may be any. `observed` and `share_of_lost_gpu_time`, in percent, are Acme's, None for what Acme does not tell apart.
+    """
+
+    slug: str
+    title: str
+    parent: str
+    domain: Domain | None
+    observed: int | None
+    share_of_lost_gpu_time: float | None
+    counted: bool
+    advice: str
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """The taxonomy."""
+
+    version: int
+    reasons: tuple[Reason, ...]
+
+
+def reasons() -> Reasons:
+    """Acme's 29 by domain, and the finer reasons behind them."""
+    rows = (
+        Reason(
+            one.slug,
+            one.title,
+            one.parent,
+            one.domain,
+            CAUSES[one.slug].observed if one.slug in CAUSES else None,
+            CAUSES[one.slug].share_of_lost_gpu_time if one.slug in CAUSES else None,
+            counted=one.counted,
+            advice=one.advice,
+        )
+        for one in REASONS.values()
+    )
+    return Reasons(1, tuple(rows))
+
+
+@dataclass(frozen=True)
+class Federation:
+    """The federation that was joined, as this home has pinned it."""
+
+    head: str
+    members: int
+    trustees: int
+
+
+@dataclass(frozen=True)
+class LastRound:
+    """The newest window that this tenant answered for, and the budget of leases in that window."""
+
+    start_hour: int
+    end_hour: int
+    epsilon_spent: float
+    epsilon_left: float
+
+
+@dataclass(frozen=True)
+class TenantStatus:
+    """The state of a home. `due` is the next thing to do, or empty."""
+
+    version: int
+    home: str
+    exists: bool
+    has_keys: bool
+    federation: Federation | None
+    leases: int
+    running: tuple[LeaseRow, ...]
+    last_attempt: LeaseRow | None
+    hints_standing: int
+    epsilon_limit: float
+    delta: float
+    last_round: LastRound | None
+    due: str
+
+    @property
+    def exit_code(self) -> int:
+        """0: ok. 1: an open hint, or the last attempt failed. 3: the home is empty."""
+        if not (self.has_keys or self.leases):
+            return 3
+        failed = self.last_attempt is not None and self.last_attempt.state in (
+            AttemptState.FAILED,
+            AttemptState.INTERRUPTED,
+        )
+        return 1 if self.hints_standing or failed else 0
+
+
+_EXPLAINED = AttemptState.FAILED, AttemptState.STOPPED
+
+
+def leases(connection: Connection) -> list[LeaseRow]:
+    """Every lease, oldest first."""
+    journal, attempts = Journal(connection), Attempts(connection)
+    jobs, described, undescribed = attempts.jobs(), journal.descriptors(), journal.undescribed()
+    last = {one.unit: one for one in attempts.list()}
+    rows = []
+    for unit in journal.units():
+        one, what = last.get(unit.unit), described.get(unit.unit)
+        rows.append(
+            LeaseRow(
+                lease=unit.unit,
+                job=jobs.get(unit.unit, ""),
+                workload=" ".join(filter(None, (what.precision, what.parallelism))) if what else "",
+                undescribed=undescribed.get(unit.unit, ""),
+                attempts=one.attempt if one else 0,
+                state=one.state if one else "",
+                reason=one.cause.reason if one and one.state in _EXPLAINED else "",
+                since_s=one.started_at_s if one else unit.start_h * SECONDS_PER_HOUR,
+            )
+        )
+    return rows
+
+
+def status(home: Path, now_hour: float) -> TenantStatus:
+    """The state of a home."""
+    has_keys, policy_file = (home / "signing.key").exists(), home / "policy.toml"
+    policy = load_policy(policy_file) if policy_file.exists() else Policy()
+    rows: list[LeaseRow] = []
+    hints, federation, spent = 0, None, None
+    if (home / "tenant.db").exists():
+        with reporting(), closing(open_database(home / "tenant.db")) as connection:
+            rows = leases(connection)
+            log = HintLog(connection)
+            hints = len(list(standing(log.hints(), now_hour, log.over())))
+            if is_pinned(connection):
+                federation, spent = _federation(connection), _last_round(connection, policy)
+    tried = [row for row in rows if row.attempts]
+    return TenantStatus(
+        version=1,
+        home=str(home),
+        exists=home.is_dir(),
+        has_keys=has_keys,
+        federation=federation,
+        leases=len(rows),
+        running=tuple(row for row in rows if row.state == AttemptState.RUNNING),
+        last_attempt=max(tried, key=lambda row: row.since_s, default=None),
+        hints_standing=hints,
+        epsilon_limit=policy.epsilon_per_window,
+        delta=policy.delta,
+        last_round=spent,
+        due=_due(federation, hints, has_keys=has_keys),
+    )
+
+
+def _federation(connection: Connection) -> Federation:
+    from federation.protocol.enrolment import fingerprint
+
+    directory = pinned(connection).directory
+    return Federation(fingerprint(directory.head), len(directory.members), len(directory.trustees))
+
+
+def _last_round(connection: Connection, policy: Policy) -> LastRound | None:
+    from tenant_client.doctor.records.ledger import Ledger
+
+    ledger = Ledger(connection)
+    windows = ledger.windows()
+    if not windows:
+        return None
+    epsilon = ledger.spent(*windows[-1]).at(policy.delta)
+    return LastRound(*windows[-1], epsilon, max(0.0, policy.epsilon_per_window - epsilon))
+
+
+def _due(federation: Federation | None, hints: int, *, has_keys: bool) -> str:
+    if hints:
+        return "follow the open hints: `pharoah-tenant watch --once`"
+    if federation is None and has_keys:
+        return "join with the provider's invitation: `pharoah-tenant enrol INVITATION`"
+    return ""

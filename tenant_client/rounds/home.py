@@ -1,0 +1,75 @@
+"""A tenant's home directory: keys, pinned directory, policy and database, readable by their owner only.
+
+    signing.key  mask.key   32 bytes each, mode 0600
+    mask.claim              the time at which the mask key was made
+    policy.toml             optional; defaults apply without it
+    tenant.db               journal, ledger, outbox, token cache, and the pinned directory
+
+The directory itself has mode 0700.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from crypto.codec import decode, encode
+from crypto.masking import MaskKey
+from crypto.possession import MaskKeyClaim
+from crypto.ristretto import RandomBytes
+from crypto.signing import SigningKey
+from federation.base import pinned_directory
+from federation.base.key_files import new_key, read, read_key, write_secret
+from federation.base.pinned_directory import NOT_JOINED, NotEnrolled
+from federation.base.sqlite import reporting
+from federation.protocol.directory import Chain, Member
+from federation.protocol.noise import NoiseSampler
+from tenant_client.doctor.records.database import open_database
+from tenant_client.rounds.policy import Policy, load_policy
+from tenant_client.rounds.tenant import Tenant
+from tenant_client.rounds.tokens import TrusteeService
+
+CLAIM, MEMORY = "mask.claim", "tenant.db"
+
+
+def create(home: Path, random_bytes: RandomBytes, now_hour: float) -> Member:
+    """Makes a home with fresh keys and returns the public ones for the directory; FileExistsError if it has keys."""
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    signing = SigningKey(new_key(home / "signing.key", random_bytes))
+    mask = MaskKey(new_key(home / "mask.key", random_bytes))
+    write_secret(home / CLAIM, encode(MaskKeyClaim(signing.public, mask.public, int(now_hour))))
+    return member(home)
+
+
+def member(home: Path) -> Member:
+    """The public keys of a home; HomeError names a file that is missing."""
+    signing, mask = SigningKey(read_key(home / "signing.key")), MaskKey(read_key(home / "mask.key"))
+    return Member.of(signing, mask, decode(MaskKeyClaim, read(home / CLAIM)).made_hour)
+
+
+def pin(home: Path, entries: Iterable[bytes]) -> Chain:
+    """Pins the directory that this tenant trusts from now on, or newer entries of it."""
+    with closing(open_database(home / MEMORY)) as connection:
+        return pinned_directory.pin(connection, entries)
+
+
+def joined(home: Path) -> Chain:
+    """The pinned directory of the home; NotEnrolled, and no change to the home, before it has joined."""
+    if not (home / MEMORY).exists():
+        raise NotEnrolled(NOT_JOINED)
+    with reporting(), closing(open_database(home / MEMORY)) as connection:
+        return pinned_directory.pinned(connection)
+
+
+def open_tenant(
+    home: Path, trustees: Sequence[TrusteeService], random_bytes: RandomBytes, sampler: NoiseSampler
+) -> Tenant:
+    """Opens the tenant of `home`; HomeError names a missing file, NotEnrolled means that no directory is pinned."""
+    joined(home)
+    policy = home / "policy.toml"
+    signing_key, mask_key = SigningKey(read_key(home / "signing.key")), MaskKey(read_key(home / "mask.key"))
+    limits = load_policy(policy) if policy.exists() else Policy()
+    with ExitStack() as until_open:
+        connection = until_open.enter_context(closing(open_database(home / MEMORY)))
+        tenant = Tenant(signing_key, mask_key, limits, connection, trustees, random_bytes, sampler)
+        until_open.pop_all()
+    return tenant
