@@ -53,7 +53,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `private_share` of the workloads have one owner each, `pinned_tenants` tenants run on one context alone. With
     `acme_mix`, reasons and lost node-hours follow Acme's Table 3; without, every reason of a domain is equally likely.
     With `node_faults`, nodes have names and histories, and fail as those of a real fleet do (`node_faults`). With
-    `measured_clients`, tenants' rates and bursts follow published clients (`client_laws`), else Zipf's law.
+    `measured_clients`, tenants' rates and bursts follow published clients (`client_laws`), else Zipf's law. Noise is
+    complete without the `colluding_share` of a cohort: such tenants know their own noise.
     `windows` are the weeks of an epoch at whose end its windows end, the last of which ends the epoch. Contributions
     are opened in up to `groups` groups.
     """
@@ -95,6 +96,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     versions_as_before: Number = 0.5
     node_faults: bool = False
     measured_clients: bool = False
+    colluding_share: Number = 0.5
 
     def __post_init__(self) -> None:
         for key, (lowest, highest) in _RANGES.items():
@@ -175,6 +177,7 @@ _RANGES: Mapping[str, tuple[float, float]] = MappingProxyType(
         "groups": (1, 100),
         "owners_minimum": (1, 1_000),
         "cohort_minimum": (1, 100_000),
+        "colluding_share": (0, 0.9),
     }
 )
 

@@ -38,7 +38,6 @@ from tenant_client.rounds.tenant import StartedLease
 
 DEADLINE_S = 600.0
 FOREVER_H = 1e5
-COLLUDING_SHARE = 0.5  # of a cohort: these tenants know their own noise and are not counted on for it
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def settings_of(scenario: Scenario, start_week: int = 0) -> PlanSettings:
         epsilon=scenario.epsilon,
         delta=scenario.delta,
         cohort_minimum=scenario.cohort_minimum,
-        noise_shares=max(1, int(scenario.cohort_minimum * (1 - COLLUDING_SHARE))),
+        noise_shares=max(1, int(scenario.cohort_minimum * (1 - scenario.colluding_share))),
         owners_minimum=scenario.owners_minimum,
         failures_per_unit=scenario.failures_per_unit,
         mechanism=scenario.mechanism,
@@ -262,7 +261,7 @@ def _policy(scenario: Scenario) -> dict[str, object]:
         "owners_minimum": scenario.owners_minimum,
         "cohort_minimum": scenario.cohort_minimum,
         "failures_per_unit_maximum": scenario.failures_per_unit,
-        "colluding_share": COLLUDING_SHARE,
+        "colluding_share": scenario.colluding_share,
     }
 
 

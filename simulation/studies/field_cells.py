@@ -119,6 +119,7 @@ CELLS: Mapping[str, Callable[[], Cell]] = MappingProxyType(
         "blocks_alone": lambda: Cell(BLOCKS, visible=0.0, shared=False),
         "regional": lambda: Cell({}, "regional"),
         "regional_visible_0": lambda: Cell({}, "regional", visible=0.0),
+        "regional_visible_0_honest_90": lambda: Cell({"colluding_share": 0.1}, "regional", visible=0.0),
         "same_versions": lambda: Cell(SAME),
         "same_versions_visible_0": lambda: Cell(SAME, visible=0.0),
         "same_versions_visible_30": lambda: Cell(SAME, visible=0.3),
