@@ -46,7 +46,7 @@ from tenant_client.doctor.run.syndromes.views import Syndrome, Verdict
 from tenant_client.doctor.run.syndromes.watch import STARVED_PERCENT, Syndromes
 
 JOB = Path(__file__).with_name("syndromes_job.py")
-AUTOLOAD = ROOT / "tenant_client" / "run" / "hook" / "autoload"
+AUTOLOAD = ROOT / "tenant_client" / "doctor" / "run" / "hook" / "autoload"
 RIGHT = {
     "stop": Syndrome.NON_COMMUNICATION_HANG,
     "sleep": Syndrome.NON_COMMUNICATION_HANG,

@@ -152,6 +152,7 @@ def test_carriage_returns_of_a_progress_bar_hide_nothing() -> None:
         "failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected",
         "[W socket.cpp:697] The client socket has failed to connect to [localhost]:29500 (errno: 111 - refused).",
         "Watching for a spot interruption notice; a checkpoint is written when it is received",
+        "spot-watch: polling for an interruption notice: terminate at the first one",
         "DeepEP: timeout set to 100 s", "No silent data corruption detected in 12 passes",
         ">>> Weight hashes match after 1000 iterations...", "WARNING: gradient is not finite, skipping this step",
         "amdgpu 0000:c3:00.0: amdgpu: no uncorrectable hardware errors detected in umc block",

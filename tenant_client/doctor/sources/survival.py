@@ -236,12 +236,13 @@ WELL = re.compile(
     r"|\b(?:saved|saving|wrote|uploaded) (?:the )?final\b|\bfinal (?:model|checkpoint|weights) (?:was |is )?saved"
     r"|max_(?:epochs|steps)\W{0,2}=\W{0,2}\d+\W{0,2} reached|\bexit ?(?:code|status)\W{1,3}0\b|\bwith code 0\b"
 )
-# What a program that supervises parts (trials, requests), or a trainer, prints once: the whole has ended with results.
+# What a launcher, a program of many parts (trials, requests) or a trainer prints once: the whole has ended well.
 SUMMED_UP = re.compile(
     r"\bTrial status: (?:\d+ ERROR \| )?[1-9]\d* TERMINATED(?: \| \d+ ERROR)?\s*$"
     r"|\bNumber of trials: \d+(?:/\d+)? \((?:\d+ ERROR, )?[1-9]\d* TERMINATED\)"
     r"|(?i:\b(?:successful|succeeded|completed|finished) (?:requests|trials|prompts|queries)\W{1,60}[1-9])"
     r"|(?i:^(?:.{0,60}[\]|:-] )?\W{0,4}(?:the )?best (?:trial|(?:hyper-?)?param\w*|config\w*)\b)"
+    r"|(?i:^\W{0,4}(?:\S{1,30} )?job\b.{0,60}\bsucceeded\W*$)|\bJobState=COMPLETED\b"
     r"|['\"]train_runtime['\"]: |^\*{3,} (?:train|eval) metrics \*{3,}"
 )
 ENDED_BADLY = re.compile(r"(?i)\bexit(?:s|ed)?(?: with)?(?: return)?(?: code| status)?\W{1,3}[1-9]")
