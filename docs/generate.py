@@ -31,6 +31,7 @@ from crypto.ids import SignatureBytes
 from federation.base import route
 from federation.base.console import verbs_of
 from federation.protocol import anchors, change_rules
+from pharoah_confirm.pairwise import NodeVerdict
 from pharoah_kubernetes.settings import KubernetesSettings
 from pharoah_kubernetes.verb import KubernetesRow
 from provider_server.fleet.hints import node_placement, node_probes
@@ -75,7 +76,6 @@ from tenant_client.doctor.diagnosis.stragglers import waits, what_if
 from tenant_client.doctor.records import fixes
 from tenant_client.doctor.settings import TenantSettings
 from tenant_client.doctor.workload import compare
-from tenant_client.program.confirm.pairwise import NodeVerdict
 from tenant_client.program.verbs import (
     check,
     confirm,
