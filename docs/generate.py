@@ -31,6 +31,7 @@ from crypto.ids import SignatureBytes
 from federation.base import route
 from federation.base.console import verbs_of
 from federation.protocol import anchors, change_rules
+from pharoah_confirm import machine_verbs
 from pharoah_confirm.pairwise import NodeVerdict
 from pharoah_kubernetes.settings import KubernetesSettings
 from pharoah_kubernetes.verb import KubernetesRow
@@ -78,7 +79,6 @@ from tenant_client.doctor.settings import TenantSettings
 from tenant_client.doctor.workload import compare
 from tenant_client.program.verbs import (
     check,
-    confirm,
     evidence,
     exclude,
     federation as joining,
@@ -137,9 +137,9 @@ JSON: dict[str, Any] = {
     "pharoah-tenant evidence": evidence.EvidenceView,
     "pharoah-tenant sent": owner_view.Sent,
     "pharoah-tenant sent --round": owner.SentParts,
-    "pharoah-tenant confirm test": confirm.Confirmed,
-    "pharoah-tenant confirm determinism": confirm.Determinism,
-    "pharoah-tenant confirm learn": confirm.Learnt,
+    "pharoah-tenant confirm test": machine_verbs.Confirmed,
+    "pharoah-tenant confirm determinism": machine_verbs.Determinism,
+    "pharoah-tenant confirm learn": machine_verbs.Learnt,
     "pharoah-tenant confirm pairs": NodeVerdict[str],
     "pharoah-trustee init": trustee.verbs.Card,
     "pharoah-trustee renew-certificate": trustee.verbs.Certificate,

@@ -97,7 +97,7 @@ class ProgramGroup(TyperGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As in click; the verb of a plug-in is imported, and one of ours that is not installed says what to install."""
+        """As in click; the verb of a plug-in is imported; one of ours that is absent says what to install."""
         if (absent := self._absent(args[0])) and not ctx.resilient_parsing:
             needed = f"this verb needs `pip install {absent}`"
             Console(self.name or "pharoah").say_error(needed, "it is a plug-in, which is not installed")

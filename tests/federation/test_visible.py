@@ -209,7 +209,8 @@ DEVICES = ("/dev/tty", "/dev/std", "/dev/fd", "/dev/pts", "/proc/self/fd")
 
 def packages() -> list[str]:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    return list(settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    ours = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    return [*ours, *(path.relative_to(ROOT).as_posix() for path in ROOT.glob("plugins/*/src"))]
 
 
 def ways_round(source: str) -> Iterator[str]:

@@ -78,7 +78,7 @@ class Confirmed(TypedDict):
     findings: list[FindingObject]
 
 
-def test(
+def confirm(
     home: Home,
     suspicion: Annotated[
         Suspicion | None,

@@ -20,7 +20,7 @@ confirm = group(
     "Test suspected hardware with a micro-benchmark. Stop the job first: a shared device measures slow.",
     cls=ConfirmGroup,
 )
-add_later(confirm, "pharoah_confirm.machine_verbs.test", cls=AskingVerb)
+add_later(confirm, "pharoah_confirm.machine_verbs.confirm", name="test", cls=AskingVerb)
 add_later(confirm, "pharoah_confirm.machine_verbs.learn")
 add_later(confirm, "pharoah_confirm.pair_verbs.answer")
 add_later(confirm, "pharoah_confirm.machine_verbs.determinism", cls=AskingVerb)
