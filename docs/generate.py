@@ -31,6 +31,8 @@ from crypto.ids import SignatureBytes
 from federation.base import route
 from federation.base.console import verbs_of
 from federation.protocol import anchors, change_rules
+from pharoah_confirm import machine_verbs
+from pharoah_confirm.pairwise import NodeVerdict
 from pharoah_kubernetes.settings import KubernetesSettings
 from pharoah_kubernetes.verb import KubernetesRow
 from provider_server.fleet.hints import node_placement, node_probes
@@ -75,10 +77,8 @@ from tenant_client.doctor.diagnosis.stragglers import waits, what_if
 from tenant_client.doctor.records import fixes
 from tenant_client.doctor.settings import TenantSettings
 from tenant_client.doctor.workload import compare
-from tenant_client.program.confirm.pairwise import NodeVerdict
 from tenant_client.program.verbs import (
     check,
-    confirm,
     evidence,
     exclude,
     federation as joining,
@@ -137,9 +137,9 @@ JSON: dict[str, Any] = {
     "pharoah-tenant evidence": evidence.EvidenceView,
     "pharoah-tenant sent": owner_view.Sent,
     "pharoah-tenant sent --round": owner.SentParts,
-    "pharoah-tenant confirm test": confirm.Confirmed,
-    "pharoah-tenant confirm determinism": confirm.Determinism,
-    "pharoah-tenant confirm learn": confirm.Learnt,
+    "pharoah-tenant confirm test": machine_verbs.Confirmed,
+    "pharoah-tenant confirm determinism": machine_verbs.Determinism,
+    "pharoah-tenant confirm learn": machine_verbs.Learnt,
     "pharoah-tenant confirm pairs": NodeVerdict[str],
     "pharoah-trustee init": trustee.verbs.Card,
     "pharoah-trustee renew-certificate": trustee.verbs.Certificate,

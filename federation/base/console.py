@@ -28,7 +28,7 @@ from typer.models import CommandInfo
 from crypto.errors import PharoahError
 from federation.base import screen, tls
 from federation.base.homes import Role, check_home
-from federation.base.plugin_verbs import PlugIn, plug_ins
+from federation.base.plugin_verbs import DISTRIBUTIONS, PlugIn, plug_ins
 from federation.base.visible import STANDARD_INPUT, reason, short
 
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the content of --out.")]
@@ -97,12 +97,21 @@ class ProgramGroup(TyperGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As in click; the verb of a plug-in is imported."""
+        """As in click; the verb of a plug-in is imported; one of ours that is absent says what to install."""
+        if (absent := self._absent(args[0])) and not ctx.resilient_parsing:
+            needed = f"this verb needs `pip install {absent}`"
+            Console(self.name or "pharoah").say_error(needed, "it is a plug-in, which is not installed")
+            raise typer.Exit(2)
         name, command, rest = super().resolve_command(ctx, args)
         if name and name not in self.commands:
             with Console(self.name or "pharoah").failing():
                 command = self._plug_ins[name].load(lambda found: _plugged_in(name, found))
         return name, command, rest
+
+    def _absent(self, verb: str) -> str:
+        """The distribution that would bring a verb which is not there; "" if none of ours would."""
+        distribution = DISTRIBUTIONS.get((self.name or "", verb), "")
+        return "" if verb in self.commands or verb in self._plug_ins else distribution
 
 
 def _plugged_in(name: str, found: Any) -> click.Command:
@@ -347,8 +356,9 @@ class Console:
             if self.program not in EXTRAS or missing in OURS:
                 raise
             extra = "page" if self.program == "pharoah-tenant" and missing in PAGES else EXTRAS[self.program]
-            needed = f"this verb needs `pip install 'pharoah[{extra}]'`"
-            self.say_error(needed, f"the module {error.name} is not installed")
+            plug_in = missing.replace("_", "-")
+            wanted = plug_in if plug_in in DISTRIBUTIONS.values() else f"'pharoah[{extra}]'"
+            self.say_error(f"this verb needs `pip install {wanted}`", f"the module {error.name} is not installed")
             raise typer.Exit(code) from error
 
     def _say(self, kind: str, what: str, hint: str) -> None:

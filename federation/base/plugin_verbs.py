@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "pharoah.verbs"
+# Plug-ins of this project by program and verb: where one is not installed, its verb says what to install.
+DISTRIBUTIONS = {
+    ("pharoah-provider", "kubernetes"): "pharoah-kubernetes",
+    ("pharoah-tenant", "confirm"): "pharoah-confirm",
+}
 T = TypeVar("T")
 
 

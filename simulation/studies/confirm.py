@@ -13,8 +13,7 @@ import numpy as np
 from numpy.random import Generator
 
 from federation.protocol.service_messages import CheckVerdict
-from simulation.studies.study import Figures, Only, Table, figures
-from tenant_client.program.confirm.criteria import (
+from pharoah_confirm.criteria import (
     BOUND,
     Criterion,
     NoCriterion,
@@ -23,8 +22,9 @@ from tenant_client.program.confirm.criteria import (
     one_sided,
     published_distance,
 )
-from tenant_client.program.confirm.machine import CPU, Target
-from tenant_client.program.confirm.sample import Rates, Sample
+from pharoah_confirm.machine import CPU, Target
+from pharoah_confirm.sample import Rates, Sample
+from simulation.studies.study import Figures, Only, Table, figures
 
 ALPHA = 0.95
 SLOWER = (1.0, 1.1, 1.3)

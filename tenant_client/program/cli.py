@@ -1,6 +1,6 @@
 """`pharoah-tenant`: the tenant's command line. A verb is a function in `program/verbs/`, imported when called."""
 
-from federation.base.console import AskingVerb, CommandLine, GroupWithDefault, Verb, add_later, group
+from federation.base.console import AskingVerb, CommandLine, GroupWithDefault, add_later, group
 from tenant_client.program.verbs.job_command import JobCommand
 
 JOBS, BEFORE, FEDERATION, YOURS = "Jobs", "Before a job", "Federation", "Your data"
@@ -11,18 +11,6 @@ class JournalGroup(GroupWithDefault):
     """`journal` alone shows it."""
 
     default = "show"
-
-
-class ConfirmGroup(GroupWithDefault):
-    """A first word that is no verb of this group is an argument of `test`."""
-
-    default = "test"
-
-
-class PairsCommand(Verb):
-    """What follows the nodes is the command line of another program."""
-
-    allow_interspersed_args = False
 
 
 app = CommandLine(
@@ -46,15 +34,3 @@ journal = group("journal", "Show what ran and why it ended, or correct a cause."
 add_later(journal, f"{VERBS}.journal.fix")
 add_later(journal, f"{VERBS}.journal.show_journal", name="show")
 app.add_typer(journal, rich_help_panel=JOBS)
-
-confirm = group(
-    "confirm",
-    "Test suspected hardware with a micro-benchmark. Stop the job first: a shared device measures slow.",
-    cls=ConfirmGroup,
-)
-add_later(confirm, f"{VERBS}.confirm.confirm", name="test", cls=AskingVerb)
-add_later(confirm, f"{VERBS}.confirm.learn")
-add_later(confirm, f"{VERBS}.pairs.answer")
-add_later(confirm, f"{VERBS}.confirm.determinism", cls=AskingVerb)
-add_later(confirm, f"{VERBS}.pairs.pairs", cls=PairsCommand)
-app.add_typer(confirm, rich_help_panel=BEFORE)

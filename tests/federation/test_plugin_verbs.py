@@ -10,10 +10,13 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from federation.base import console
+from federation.base.console import CommandLine
 from federation.base.plugin_verbs import GROUP
 from federation.base.settings import BadSettings
 from provider_server.program.cli import app
 from provider_server.rounds.home import settings_of
+from tenant_client.program.cli import app as tenant
 
 WEATHER = """
 import typer
@@ -138,6 +141,23 @@ def test_a_plug_in_that_cannot_be_imported_is_an_error_of_its_verb_alone(verb: s
     assert done.stderr.startswith(f"pharoah-provider: error: {told}")
     assert "\nhint: " in done.stderr
     assert call("weather", "Cairo").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "needed"),
+    [
+        (app, ["kubernetes", "--once"], "pharoah-provider: error: this verb needs `pip install pharoah-kubernetes`\n"),
+        (tenant, ["confirm", "-h"], "pharoah-tenant: error: this verb needs `pip install pharoah-confirm`\n"),
+    ],
+)
+def test_a_verb_of_ours_says_which_distribution_would_bring_it(
+    program: CommandLine, words: list[str], needed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "plug_ins", lambda program: {})
+    done = CliRunner().invoke(program, words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(needed)
+    assert "No such command 'nothing'" in CliRunner().invoke(program, ["nothing"]).stderr
 
 
 def test_a_section_is_left_to_the_plug_in_that_is_installed(

@@ -199,7 +199,7 @@ WRITERS = {
     "tenant_client/doctor/run/hook/readings.py": "a file of a rank's losses",
     "tenant_client/doctor/run/hook/answers.py": "the run directory, in which a path to a socket may be too long",
     "tenant_client/doctor/run/hook/sampler.py": "the folder of open files, counted",
-    "tenant_client/program/confirm/storage.py": "a file on the disk that is tested",
+    "plugins/confirm/src/pharoah_confirm/storage.py": "a file on the disk that is tested",
     "federation/base/screen.py": "one line by one write, visible",
     "federation/transport/connections.py": "the folder of open files, read to find a connection's socket",
 }
@@ -209,7 +209,8 @@ DEVICES = ("/dev/tty", "/dev/std", "/dev/fd", "/dev/pts", "/proc/self/fd")
 
 def packages() -> list[str]:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    return list(settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    ours = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    return [*ours, *(path.relative_to(ROOT).as_posix() for path in ROOT.glob("plugins/*/src"))]
 
 
 def ways_round(source: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from federation.base.plugin_verbs import DISTRIBUTIONS, GROUP
 from tenant_client.__main__ import main
 from tests.support.traces import Op, kineto, operator
 
@@ -139,9 +140,20 @@ def test_all_distributions_are_of_one_version() -> None:
     for file in PLUG_INS:
         project = tomllib.loads(file.read_text())["project"]
         assert project["version"] == PROJECT["version"]
-        assert f"pharoah-provider=={PROJECT['version']}" in project["dependencies"]
+        floors = {f"{name}=={PROJECT['version']}" for name in ("pharoah", "pharoah-provider")}
+        assert len(floors.intersection(project["dependencies"])) == 1
         others = [one for one in project["dependencies"] if "==" not in one]
         assert set(others) <= {one for extra in PROJECT["optional-dependencies"].values() for one in extra}
+
+
+def test_a_program_knows_which_of_our_distributions_bring_a_verb() -> None:
+    projects = [tomllib.loads(file.read_text())["project"] for file in PLUG_INS]
+    brought = {
+        (program, verb): project["name"]
+        for project in projects
+        for program, _, verb in (entry.partition(".") for entry in project["entry-points"][GROUP])
+    }
+    assert brought == DISTRIBUTIONS
 
 
 def test_every_plug_in_is_known_to_each_tool_that_looks_at_it() -> None:
@@ -150,7 +162,10 @@ def test_every_plug_in_is_known_to_each_tool_that_looks_at_it() -> None:
         (package,) = (path.parent for path in file.parent.glob("src/*/__init__.py"))
         rules = settings["importlinter"]
         assert package.name in rules["root_packages"]
-        assert package.name in next(one["layers"][0] for one in rules["contracts"] if "plug-ins" in one["name"])
+        contracts = [one for one in rules["contracts"] if "plug-in" in one["name"]]
+        assert package.name in next(one["layers"][1] for one in contracts if one["type"] == "layers")
+        sides = [one["forbidden_modules"] for one in contracts if package.name in one.get("source_modules", ())]
+        assert sides in ([["tenant_client", "trustee"]], [["provider_server", "trustee"]])
         assert f"$MYPY_CONFIG_FILE_DIR/{package.parent.relative_to(ROOT)}" in settings["mypy"]["mypy_path"]
         assert (file.parent / "README.md").exists()
         assert list(file.parent.glob("tests/test_*.py"))
@@ -171,6 +186,7 @@ def test_the_wheels_hold_every_file_and_a_tenants_none_of_the_provider(wheels: d
     shares = {
         "pharoah": ("", {"crypto", "federation", "pharoah", "tenant_client", "trustee"}),
         "pharoah_provider": ("", {"provider_server", "simulation"}),
+        "pharoah_confirm": ("plugins/confirm/src", {"pharoah_confirm"}),
         "pharoah_kubernetes": ("plugins/kubernetes/src", {"pharoah_kubernetes"}),
     }
     assert shares.keys() == wheels.keys()
@@ -231,7 +247,6 @@ def test_a_clean_environment_runs_a_job_and_says_why_it_failed(core: Path, tmp_p
     ("words", "extra"),
     [
         ("pharoah-tenant enrol", "federation"),
-        ("pharoah-tenant confirm memory", "federation"),
         ("pharoah-tenant page", "page"),
         ("pharoah-trustee init --address localhost:7100", "trustee"),
     ],
@@ -242,6 +257,26 @@ def test_a_verb_whose_extra_is_missing_says_which(words: str, extra: str, core: 
     assert done.returncode in (2, 3)
     assert f"this verb needs `pip install 'pharoah[{extra}]'`" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.nightly
+def test_confirm_needs_its_plug_in_and_only_with_a_hint_an_extra(
+    core: Path, wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    words = ("confirm", "memory", "--seconds=0.1", "--device=cpu", f"--home={tmp_path / 'home'}")
+    alone = call(core / "pharoah-tenant", *words)
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert "this verb needs `pip install pharoah-confirm`" in alone.stderr
+    pip = [*PIP, "install", "--quiet", "--no-deps", "--no-compile", "--target", str(tmp_path / "beside")]
+    subprocess.run([*pip, str(wheels["pharoah_confirm"])], check=True)
+    script = f"import sys; sys.path.append({str(tmp_path / 'beside')!r}); from {main.__module__} import main; main()"
+    beside = call(core / "python", "-c", script, *words)
+    assert beside.returncode == 3
+    assert "memory: unknown: no earlier runs" in beside.stdout
+    hinted = call(core / "python", "-c", script, *words, "--hint=12")
+    assert hinted.returncode == 3
+    assert "this verb needs `pip install 'pharoah[federation]'`" in hinted.stderr
+    assert len(list((tmp_path / "home" / "confirm").iterdir())) == 1  # of the run without a hint
 
 
 @pytest.mark.nightly

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 from federation.protocol.service_messages import CheckVerdict, Suspicion
+from pharoah_confirm import cuda
+from pharoah_confirm.assess import BenchmarkFinding, Measured, assess
+from pharoah_confirm.criteria import learn
+from pharoah_confirm.sample import Sample
 from provider_server.fleet.telemetry.quality import Reason, Tally
 from simulation.studies.gpu import card, readers, signatures, speed
 from simulation.studies.gpu.__main__ import ROOT, WHEELS, attempted
 from simulation.studies.gpu.parts import PARTS, Part
 from simulation.studies.gpu.report import FAILED, PASSED, SKIPPED, Result, judged, write
 from tenant_client.doctor.sources.reasons import REASONS
-from tenant_client.program.confirm import cuda
-from tenant_client.program.confirm.assess import BenchmarkFinding, Measured, assess
-from tenant_client.program.confirm.criteria import learn
-from tenant_client.program.confirm.sample import Sample
 from tests import needs
 
 FAULTS = tomllib.loads((ROOT / "simulation/studies/gpu/failures.toml").read_text(encoding="utf-8"))

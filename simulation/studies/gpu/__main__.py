@@ -32,6 +32,7 @@ from simulation.studies.gpu.parts import PARTS, Part
 from simulation.studies.gpu.report import FAILED, Result, judged, write
 
 ROOT = Path(__file__).resolve().parents[3]
+PLUG_IN = ROOT / "plugins" / "confirm" / "src"  # which nothing has installed
 BUDGET_S, LEAST_S, ENDING_S, AT_ONCE = 480.0, 5.0, 10.0, 4
 PRESENT = ("torch", "numpy", "scipy", "msgpack", "typer", "rich")
 WHEELS = ("click", "msgspec", "packaging", "shellingham", "typer")
@@ -87,13 +88,19 @@ def lacking(python: str) -> str:
     """The packages that are not there, or why the command line cannot be loaded with those that are."""
     find = f"import importlib.util as u; print(*(n for n in {(*PRESENT, *WHEELS)} if u.find_spec(n) is None))"
     found = subprocess.run(
-        [python, "-c", f"{find}; import tenant_client.program.cli"],
+        [python, "-c", f"{find}; import tenant_client.program.cli, pharoah_confirm.verb"],
         cwd=ROOT,
+        env=environment(),
         capture_output=True,
         text=True,
         check=False,
     )
     return found.stdout.strip() or (found.stderr.strip().splitlines()[-1] if found.returncode else "")
+
+
+def environment() -> dict[str, str]:
+    """This process's, in which Python also finds the plug-in."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(PLUG_IN), os.environ.get("PYTHONPATH"))))}
 
 
 # ---- parts ---------------------------------------------------------------------------------------------------------
@@ -126,10 +133,14 @@ def attempted(folder: Path, python: str, device: str, until_s: float, part: Part
         return result
     mark, errors = secrets.token_hex(8), folder / f"{part.name}.err"
     command = [python, "-m", "simulation.studies.gpu.parts", part.name, device, str(folder), str(left_s)]
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, MARK: mark}
     with errors.open("wb") as stderr:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=stderr, stderr=stderr, stdin=subprocess.DEVNULL
+            command,
+            cwd=ROOT,
+            env={"OMP_NUM_THREADS": "1", **environment(), MARK: mark},
+            stdout=stderr,
+            stderr=stderr,
+            stdin=subprocess.DEVNULL,
         )
         try:
             code = process.wait(left_s)
@@ -156,10 +167,10 @@ def end_all(mark: str) -> None:
 
 
 def _marked(wanted: bytes) -> Iterator[int]:
-    for environment in Path("/proc").glob("[0-9]*/environ"):
+    for file in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):
-            if wanted in environment.read_bytes().split(b"\0"):
-                yield int(environment.parent.name)
+            if wanted in file.read_bytes().split(b"\0"):
+                yield int(file.parent.name)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """`confirm determinism` on a card: healthy runs that it accuses, and a bit that was turned, found in its stage."""
 
 from federation.protocol.service_messages import CheckVerdict
+from pharoah_confirm import cuda, determinism
+from pharoah_confirm.replay import Stages, card, digests, first_difference, work
 from simulation.studies.gpu.notes import Notes
-from tenant_client.program.confirm import cuda, determinism
-from tenant_client.program.confirm.replay import Stages, card, digests, first_difference, work
 
 STARTS, SECONDS, SIDE = 4, 2.0, 1024
 PLANTED = ("float32, step 1, backward", "bfloat16, step 2, forward", "int64, step 2, integers")

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 
 from federation.protocol.service_messages import CheckVerdict, Suspicion
+from pharoah_confirm import cuda
+from pharoah_confirm.assess import MOST_BUSY, BenchmarkFinding, Measured, assess
+from pharoah_confirm.criteria import Criterion, learn
+from pharoah_confirm.machine import Target
+from pharoah_confirm.sample import Benchmark
 from simulation.studies.gpu.card import asked, published, shares, slot_gbs
 from simulation.studies.gpu.notes import Notes, Skipped
-from tenant_client.program.confirm import cuda
-from tenant_client.program.confirm.assess import MOST_BUSY, BenchmarkFinding, Measured, assess
-from tenant_client.program.confirm.criteria import Criterion, learn
-from tenant_client.program.confirm.machine import Target
-from tenant_client.program.confirm.sample import Benchmark
 
 LEARNT, JUDGED, SECONDS = 10, 20, 0.35
 TESTED = {"bf16": Suspicion.COMPUTE, "memory": Suspicion.MEMORY, "link": Suspicion.HOST_LINK}

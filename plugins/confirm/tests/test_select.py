@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from federation.protocol.service_messages import Suspicion
-from tenant_client.program.confirm.select import DEFAULTS, ENOUGH, PROBES, Defect, Probe, hinted, learnt, select
+from pharoah_confirm.select import DEFAULTS, ENOUGH, PROBES, Defect, Probe, hinted, learnt, select
 
 
 def names(*args: object, **options: object) -> list[str]:

@@ -1,7 +1,8 @@
-"""Verbs that test suspected hardware: `confirm [SUSPICION]`, `confirm determinism` and `learn`.
+"""Verbs that test suspected hardware: `confirm [SUSPICION]`, `confirm determinism` and `confirm learn`.
 
 - Exit codes: 0 as fast as healthy machines, or the same results, 1 warning, 2 confirmed slow or wrong, 3 unknown.
 - Every run of a benchmark is kept in the home, as a baseline for later runs. Without one the answer is unknown.
+- Only what reads a hint or sends an outcome needs the extra `federation`.
 """
 
 import time
@@ -16,14 +17,14 @@ from crypto.errors import PharoahError
 from federation.base.console import AsJson, InputFile
 from federation.base.screen import say, show, show_json
 from federation.protocol.service_messages import CheckVerdict, Hint, Suspicion
-from tenant_client.program.confirm import assess, determinism as tests, kept, machine, pair, telling
-from tenant_client.program.confirm.assess import BenchmarkFinding, rows
-from tenant_client.program.confirm.criteria import Criterion
-from tenant_client.program.confirm.determinism import DeviceFinding
-from tenant_client.program.confirm.kept import CriteriaFile
-from tenant_client.program.confirm.machine import Target
-from tenant_client.program.confirm.sample import CannotMeasure, Sample
-from tenant_client.program.confirm.select import DEFAULTS, PROBES, select
+from pharoah_confirm import assess, determinism as tests, kept, machine, pair
+from pharoah_confirm.assess import BenchmarkFinding, rows
+from pharoah_confirm.criteria import Criterion
+from pharoah_confirm.determinism import DeviceFinding
+from pharoah_confirm.kept import CriteriaFile
+from pharoah_confirm.machine import Target
+from pharoah_confirm.sample import CannotMeasure, Sample
+from pharoah_confirm.select import DEFAULTS, PROBES, select
 from tenant_client.program.verbs.console import Home, Latest, failing, warn
 
 MOST_SHOWN = 4.0
@@ -122,7 +123,7 @@ def confirm(
     if tell and not (hint or lease or latest):
         raise typer.BadParameter("--tell needs --hint, --lease or --latest", param_hint="--hint")
     with failing(CheckVerdict.UNKNOWN):  # an error confirms nothing: a script that acts on exit code 2 must not act
-        about = telling.hint(home, hint, None if hint else lease) if hint or lease or latest else None
+        about = _hint(home, hint, None if hint else lease) if hint or lease or latest else None
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         target = machine.Target(device or machine.default_device(), folder or home, partner or pair.LOOPBACK)
         known = kept.read_criteria(criteria) if criteria else None
@@ -251,6 +252,12 @@ def _device(finding: DeviceFinding) -> dict[str, object]:
 # ---- parts ---------------------------------------------------------------------------------------------------------
 
 
+def _hint(home: Path, number: int, lease: str | None) -> Hint:
+    from pharoah_confirm import telling  # what needs the extra `federation` fails before anything is measured
+
+    return telling.hint(home, number, lease)
+
+
 def _chosen(suspicion: Suspicion, risk: float, target: Target) -> list[Suspicion]:
     """The given suspicion; for UNCLEAR, the tests whose expected gain exceeds their duration."""
     if suspicion is not Suspicion.UNCLEAR:
@@ -309,6 +316,8 @@ def _show(finding: BenchmarkFinding) -> None:
 
 def _tell(home: Path, about: Hint, findings: list[BenchmarkFinding]) -> None:
     """Sends the outcomes to the provider. An unreachable provider changes no verdict."""
+    from pharoah_confirm import telling
+
     try:
         reported = [finding for finding in findings if telling.tell(home, about, finding)]
     except PharoahError as error:

@@ -10,8 +10,8 @@ from federation.base.console import AsJson
 from federation.base.hostlist import hostlist
 from federation.base.screen import say, show, show_json
 from federation.base.visible import counted_as
-from tenant_client.program.confirm import pair, pair_rounds
-from tenant_client.program.confirm.pairwise import NodeVerdict, PairwiseTest
+from pharoah_confirm import pair, pair_rounds
+from pharoah_confirm.pairwise import NodeVerdict, PairwiseTest
 from tenant_client.program.verbs.console import failing
 
 

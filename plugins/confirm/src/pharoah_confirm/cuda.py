@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from federation.protocol.service_messages import Suspicion
-from tenant_client.program.confirm.cpu import rate
-from tenant_client.program.confirm.sample import Benchmark, CannotMeasure, Once, WrongResult
+from pharoah_confirm.cpu import rate
+from pharoah_confirm.sample import Benchmark, CannotMeasure, Once, WrongResult
 
 SIDE = 8192
 COPY_BYTES = 1 << 30

@@ -16,8 +16,8 @@ import numpy as np
 from crypto.errors import PharoahError
 from federation.base.visible import json_text
 from federation.protocol.service_messages import CheckVerdict
-from tenant_client.program.confirm.criteria import Criterion, NoCriterion, learn
-from tenant_client.program.confirm.sample import Sample
+from pharoah_confirm.criteria import Criterion, NoCriterion, learn
+from pharoah_confirm.sample import Sample
 
 VERSION = 1
 FOLDER = "confirm"

@@ -32,6 +32,11 @@ from crypto.errors import NotYours
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.service_messages import Action, CheckVerdict, Hint, HintState, Outcome, Suspicion
 from federation.transport.certificates import make_certificate
+from pharoah_confirm import cpu, cuda, kept, machine, pair, storage, telling
+from pharoah_confirm.assess import BenchmarkFinding, Measured, assess, overall, rows
+from pharoah_confirm.criteria import GRID, Criterion, judge, learn
+from pharoah_confirm.machine import Busy, Target, default_device
+from pharoah_confirm.sample import Benchmark, CannotMeasure, Once, Rates, Sample, WrongResult
 from provider_server.rounds.online.service import serve_online
 from provider_server.rounds.online.sessions import Sessions, session_key
 from provider_server.rounds.store.revocations import LIFETIME_S
@@ -39,11 +44,6 @@ from simulation.run.processes import free_ports
 from tenant_client.doctor.advice.hints import HintLog
 from tenant_client.doctor.records.database import open_database
 from tenant_client.program.cli import app
-from tenant_client.program.confirm import cpu, cuda, kept, machine, pair, storage, telling
-from tenant_client.program.confirm.assess import BenchmarkFinding, Measured, assess, overall, rows
-from tenant_client.program.confirm.criteria import GRID, Criterion, judge, learn
-from tenant_client.program.confirm.machine import Busy, Target, default_device
-from tenant_client.program.confirm.sample import Benchmark, CannotMeasure, Once, Rates, Sample, WrongResult
 from tests.support import schemas
 from tests.support.factories import NO_SIGNATURE
 from tests.support.federations import Grounds

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from federation.protocol.service_messages import CheckVerdict, Suspicion
-from tenant_client.program.confirm.criteria import BOUND, Criterion, SampleJudgement, judge
-from tenant_client.program.confirm.sample import CannotMeasure, Sample, WrongResult
+from pharoah_confirm.criteria import BOUND, Criterion, SampleJudgement, judge
+from pharoah_confirm.sample import CannotMeasure, Sample, WrongResult
 
 MOST_BUSY = 0.25
 SHOWN = (0.05, 0.25, 0.50, 0.75, 0.95)

@@ -6,7 +6,7 @@ A world has faulty nodes (their pairs fail), slow nodes and bad links; every pai
 from dataclasses import dataclass, field
 from random import Random
 
-from tenant_client.program.confirm.pairwise import Pair, PairResult, PairwiseTest
+from pharoah_confirm.pairwise import Pair, PairResult, PairwiseTest
 
 NOISE = 0.03
 

@@ -6,9 +6,9 @@ from random import Random
 import pytest
 from typer.testing import CliRunner
 
+from pharoah_confirm.pair_rounds import CannotPair, run
+from pharoah_confirm.pairwise import PairResult, PairwiseTest
 from tenant_client.program.cli import app
-from tenant_client.program.confirm.pair_rounds import CannotPair, run
-from tenant_client.program.confirm.pairwise import PairResult, PairwiseTest
 from tests.support.schemas import held
 
 NAMES = [f"n{number}" for number in range(1, 9)]

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from federation.protocol.service_messages import Suspicion
-from tenant_client.program.confirm import cpu, cuda, pair, storage
-from tenant_client.program.confirm.assess import Measured
-from tenant_client.program.confirm.sample import Benchmark, CannotMeasure
+from pharoah_confirm import cpu, cuda, pair, storage
+from pharoah_confirm.assess import Measured
+from pharoah_confirm.sample import Benchmark, CannotMeasure
 
 CPU = "cpu"
 GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))

@@ -15,12 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.protocol.service_messages import CheckVerdict
-from tenant_client.doctor.advice.after_failure import after_failure
-from tenant_client.doctor.records.attempts import AttemptCause, AttemptState
-from tenant_client.program.cli import app
-from tenant_client.program.confirm import determinism, replay
-from tenant_client.program.confirm.determinism import DeviceFinding, Results, judge
-from tenant_client.program.confirm.replay import (
+from pharoah_confirm import determinism, replay
+from pharoah_confirm.determinism import DeviceFinding, Results, judge
+from pharoah_confirm.replay import (
     Backend,
     Digests,
     Replayed,
@@ -31,6 +28,9 @@ from tenant_client.program.confirm.replay import (
     replayed,
     work,
 )
+from tenant_client.doctor.advice.after_failure import after_failure
+from tenant_client.doctor.records.attempts import AttemptCause, AttemptState
+from tenant_client.program.cli import app
 from tests import needs
 from tests.support import schemas
 

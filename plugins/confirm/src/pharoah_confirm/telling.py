@@ -12,10 +12,10 @@ from pathlib import Path
 from crypto.errors import PharoahError
 from federation.base.sqlite import reporting
 from federation.protocol.service_messages import CheckVerdict, Hint
+from pharoah_confirm.assess import BenchmarkFinding
 from tenant_client.doctor.advice.hints import HintLog
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.outcomes import SentOutcome, note
-from tenant_client.program.confirm.assess import BenchmarkFinding
 from tenant_client.rounds.network.connect import connected
 
 

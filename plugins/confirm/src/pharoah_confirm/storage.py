@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from federation.protocol.service_messages import Suspicion
-from tenant_client.program.confirm.cpu import rate
-from tenant_client.program.confirm.sample import Benchmark, CannotMeasure, Once, WrongResult
+from pharoah_confirm.cpu import rate
+from pharoah_confirm.sample import Benchmark, CannotMeasure, Once, WrongResult
 
 FILE_BYTES, BLOCK_BYTES = 256 << 20, 8 << 20
 IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}

@@ -19,9 +19,9 @@ import msgspec
 
 from federation.base.visible import counted_as
 from federation.protocol.service_messages import CheckVerdict
-from tenant_client.program.confirm import cuda, machine
-from tenant_client.program.confirm.kept import UnusableSamples
-from tenant_client.program.confirm.replay import Replayed, first_difference
+from pharoah_confirm import cuda, machine
+from pharoah_confirm.kept import UnusableSamples
+from pharoah_confirm.replay import Replayed, first_difference
 
 VERSION = 1
 START_S = 120.0  # to load torch from a slow disk, and for two runs on a busy device
@@ -66,7 +66,7 @@ def replays(names: Sequence[str], seconds: float) -> list[Replayed]:
 
 
 def _replay(device: str, seconds: float) -> Iterable[Replayed]:
-    command = [sys.executable, "-P", "-m", "tenant_client.program.confirm.replay", device, str(seconds)]
+    command = [sys.executable, "-P", "-m", "pharoah_confirm.replay", device, str(seconds)]
     env = {name: value for name, value in os.environ.items() if not name.startswith(LIBRARIES)} | FIXED
     env["PYTHONPATH"] = os.pathsep.join(str(Path(entry).resolve()) for entry in sys.path)
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from tenant_client.program.confirm.pairwise import Kind, NodeVerdict, Pair, PairResult, PairwiseTest, usual
-from tests.support.pair_worlds import Tally, World, adaptive, draw, neighbours
+from pharoah_confirm.pairwise import Kind, NodeVerdict, Pair, PairResult, PairwiseTest, usual
+from plugins.confirm.tests.pair_worlds import Tally, World, adaptive, draw, neighbours
 
 
 def run(test: PairwiseTest, world: World, random: Random) -> NodeVerdict[int]:

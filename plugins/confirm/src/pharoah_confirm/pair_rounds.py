@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from crypto.errors import PharoahError
-from tenant_client.program.confirm.pairwise import BadLink, BadNode, NodeVerdict, PairResult, PairwiseTest
+from pharoah_confirm.pairwise import BadLink, BadNode, NodeVerdict, PairResult, PairwiseTest
 
 LINK_ERRORS = "link-errors"
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from federation.protocol.service_messages import Suspicion
-from tenant_client.program.confirm.sample import Benchmark, Once, WrongResult
+from pharoah_confirm.sample import Benchmark, Once, WrongResult
 
 Bytes = NDArray[np.uint8]
 

@@ -27,8 +27,8 @@ import numpy as np
 
 from crypto.errors import PharoahError
 from federation.protocol.service_messages import CheckVerdict
+from pharoah_confirm.sample import Rates, Sample
 from tenant_client.doctor.advice.distributions import at_least_heads, t_below, t_quantile
-from tenant_client.program.confirm.sample import Rates, Sample
 
 BOUND = 1e-4
 TOLERANCE = 0.05

@@ -10,7 +10,7 @@ from numpy.random import Generator
 from scipy.stats import kstest
 
 from federation.protocol.service_messages import CheckVerdict
-from tenant_client.program.confirm.criteria import (
+from pharoah_confirm.criteria import (
     BOUND,
     Criterion,
     NoCriterion,
@@ -23,7 +23,7 @@ from tenant_client.program.confirm.criteria import (
     published_distance,
     sign_test,
 )
-from tenant_client.program.confirm.sample import Rates, Sample
+from pharoah_confirm.sample import Rates, Sample
 
 RATES = st.lists(st.floats(1.0, 100.0), min_size=1, max_size=60).map(np.array)
 Noise = Callable[[Generator, int], Rates]

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from federation.base.addresses import host_and_port
 from federation.protocol.service_messages import Suspicion
-from tenant_client.program.confirm.cpu import rate
-from tenant_client.program.confirm.sample import Benchmark, CannotMeasure, Once, WrongResult
+from pharoah_confirm.cpu import rate
+from pharoah_confirm.sample import Benchmark, CannotMeasure, Once, WrongResult
 
 WORDS = 1 << 20
 MOST_BYTES = 64 << 20

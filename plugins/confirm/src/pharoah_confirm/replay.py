@@ -1,7 +1,7 @@
 """The same training steps again and again from one seed, with a digest of every stage; a process of its own.
 
-    python -m tenant_client.program.confirm.replay cpu 10        # every processor that may be used, 10 seconds
-    python -m tenant_client.program.confirm.replay cuda:0 10
+    python -m pharoah_confirm.replay cpu 10        # every processor that may be used, 10 seconds
+    python -m pharoah_confirm.replay cuda:0 10
 
 - A step has products forward and backward, a sum, an optimiser's update, and integers beside them. The next step uses
   its results, so that what goes wrong in a stage stays wrong: the first stage that differs is where it happened.
@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from federation.base.screen import show_json
-from tenant_client.program.confirm import cuda, machine
+from pharoah_confirm import cuda, machine
 
 SEED, STEPS, LEAST_RUNS = 1, 2, 2
 SIDE, CUDA_SIDE = 256, 4096  # a side of 4096 gives work to every multiprocessor, in 2 GB
