@@ -101,7 +101,7 @@ class ProgramGroup(TyperGroup):
         if (absent := self._absent(args[0])) and not ctx.resilient_parsing:
             needed = f"this verb needs `pip install {absent}`"
             Console(self.name or "pharoah").say_error(needed, "it is a plug-in, which is not installed")
-            raise typer.Exit(2)
+            raise typer.Exit(3)  # 2 is what `confirm` says of a slow machine
         name, command, rest = super().resolve_command(ctx, args)
         if name and name not in self.commands:
             with Console(self.name or "pharoah").failing():

@@ -155,7 +155,7 @@ def test_a_verb_of_ours_says_which_distribution_would_bring_it(
 ) -> None:
     monkeypatch.setattr(console, "plug_ins", lambda program: {})
     done = CliRunner().invoke(program, words)
-    assert (done.exit_code, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (3, "")
     assert done.stderr.startswith(needed)
     assert "No such command 'nothing'" in CliRunner().invoke(program, ["nothing"]).stderr
 

@@ -265,7 +265,7 @@ def test_confirm_needs_its_plug_in_and_only_with_a_hint_an_extra(
 ) -> None:
     words = ("confirm", "memory", "--seconds=0.1", "--device=cpu", f"--home={tmp_path / 'home'}")
     alone = call(core / "pharoah-tenant", *words)
-    assert (alone.returncode, alone.stdout) == (2, "")
+    assert (alone.returncode, alone.stdout) == (3, "")
     assert "this verb needs `pip install pharoah-confirm`" in alone.stderr
     pip = [*PIP, "install", "--quiet", "--no-deps", "--no-compile", "--target", str(tmp_path / "beside")]
     subprocess.run([*pip, str(wheels["pharoah_confirm"])], check=True)
