@@ -266,7 +266,7 @@ def _parameter(one: click.Parameter, context: click.Context) -> tuple[str, str, 
     if isinstance(one, click.Option):
         name = " / ".join(f"`{text}`" for text in (*one.opts, *one.secondary_opts))
     else:
-        name = f"`{(one.name or '').upper()}`"
+        name = f"`{(one.metavar or one.name or '').upper().strip('[].')}`"
     if one.envvar:
         told += f" Also `{one.envvar}`."
     if isinstance(one.type, click.Choice):

@@ -59,10 +59,11 @@ class CommandLine(typer.Typer):
         verbs: str = "",
         start: Sequence[str] = (),
         renamed: Mapping[str, str] | None = None,
+        order: Sequence[str] = (),
     ) -> None:
         self.verbs = verbs  # the package of those that are added by their place
         super().__init__(name=name, no_args_is_help=not start, pretty_exceptions_enable=False, suggest_commands=False)
-        cls = type("Program", (ProgramGroup,), {"start": start, "renamed": renamed or {}})
+        cls = type("Program", (ProgramGroup,), {"start": start, "renamed": renamed or {}, "order": order})
         self.callback(help=help, cls=cls, context_settings=HELP)(_root)
 
     def __call__(self, *words: Any, **more: Any) -> Any:
@@ -87,11 +88,13 @@ class ProgramGroup(TyperGroup):
     """A program's own verbs and those of plug-ins, which are imported when they are called.
 
     `start` is shown where no verb is given. `renamed` has old spellings of verbs, one word or more, and the new one of
-    each. An old spelling is read as the new one, unless a hidden verb of that name keeps its old options.
+    each. An old spelling is read as the new one, unless a hidden verb of that name keeps its old options. `order` is
+    that of the verbs in the help: groups stand behind the others otherwise.
     """
 
     start: Sequence[str] = ()
     renamed: Mapping[str, str] = MappingProxyType({})
+    order: Sequence[str] = ()
 
     @cached_property
     def _plug_ins(self) -> dict[str, PlugIn]:
@@ -100,7 +103,8 @@ class ProgramGroup(TyperGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """As in click, with the verbs of plug-ins."""
-        return [*super().list_commands(ctx), *sorted(self._plug_ins)]
+        rest = [name for name in super().list_commands(ctx) if name not in self.order]
+        return [*(name for name in self.order if name in self.commands), *rest, *sorted(self._plug_ins)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """As in click; of a plug-in's verb, what the help of the program shows."""

@@ -7,7 +7,7 @@
     ...     print(line)
     key_error: rank 1: stderr.log, line 7: KeyError: 'lr'
     do: Check the missing key, which is usually one of the configuration, the checkpoint or a data sample.
-    next: pharoah-tenant explain a
+    next: pharoah-tenant show a
 """
 
 import shlex
@@ -28,7 +28,12 @@ def after_failure(lease: str, state: AttemptState, cause: AttemptCause) -> tuple
     if state not in _ENDED or cause.reason in _NOTHING_FAILED:
         return (first,)
     name = shlex.quote(lease)
-    return first, f"do: {_advice(name, cause)}", f"next: pharoah-tenant explain {name}"
+    return first, f"do: {_advice(name, cause)}", next_command(lease)
+
+
+def next_command(lease: str) -> str:
+    """The line that tells how to go on with a lease."""
+    return f"next: pharoah-tenant show {shlex.quote(lease)}"
 
 
 def _advice(name: str, cause: AttemptCause) -> str:

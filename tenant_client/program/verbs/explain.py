@@ -29,7 +29,7 @@ def explain(home: Home, lease: Lease = "", *, latest: Latest = False, as_json: A
         unit, known = Journal(connection).find(lease), Known.of(connection)
     attempt = newest(known, unit)
     if attempt is None:
-        say_error(f"nothing to explain: no attempt of {unit} failed or had findings", "see `pharoah-tenant journal`")
+        say_error(f"nothing to explain: no attempt of {unit} failed or had findings", "see `pharoah-tenant jobs --failed`")
         raise typer.Exit(UNDECIDED)
     found = explain_facts(facts_of(known, attempt))
     if as_json:
