@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks a job on the nodes that it was given, before it starts: `pharoah-tenant gate`, by the published bundle alone.
+# Checks a job on the nodes that it was given, before it starts: `pharoah-tenant check gate`, by the published bundle alone.
 #
 # Use it where the tenant's own account runs it:
 #   at the top of a job script:   /path/to/prolog.sh || exit 1

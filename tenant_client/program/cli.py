@@ -98,7 +98,22 @@ app = CommandLine(
     verbs=VERBS,
     start=START,
     renamed=RENAMED,
-    order="run jobs show diagnose watch patterns check workload confirm status page privacy join serve".split(),
+    order=[
+        "run",
+        "jobs",
+        "show",
+        "diagnose",
+        "watch",
+        "patterns",
+        "check",
+        "workload",
+        "confirm",
+        "status",
+        "page",
+        "privacy",
+        "join",
+        "serve",
+    ],
 )
 app.add(JOBS, "job.run", cls=JobCommand)
 app.add(JOBS, "job.attach", hidden=True)
@@ -106,7 +121,11 @@ app.add(JOBS, "jobs.jobs", "diagnose.diagnose", "hints.watch")
 app.add(DATA, "status.status", "page.page")
 app.add(FEDERATION, "federation.join", "federation.serve")
 
-show = group("show", "Show a job on one screen, or one section about it.\n\n`show JOB` is the summary; `show JOB --only SECTION -h` shows the options of a section.", cls=ShowGroup)
+show = group(
+    "show",
+    "Show a job on one screen, or one section about it.\n\n`show JOB --only SECTION -h` shows the options of a section.",
+    cls=ShowGroup,
+)
 for section in (
     "show.summary",
     "show.cause",
@@ -128,9 +147,7 @@ for section in (
 @show.callback()
 def _show(
     *,
-    only: Annotated[
-        str, typer.Option("--only", metavar="SECTION", help="Show this section alone.")
-    ] = "",
+    only: Annotated[str, typer.Option("--only", metavar="SECTION", help="Show this section alone.")] = "",
 ) -> None:
     """Option of `show`, which `ShowGroup` reads."""
 

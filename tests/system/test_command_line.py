@@ -220,7 +220,7 @@ def test_a_home_outside_a_federation_is_told_how_to_join(verb: Called, tmp_path:
     lease = [LEASE] if verb.words[-1] == "check" else []  # or it asks for one first
     result = verb.invoke(*verb.needed(tmp_path), *lease, "--home", tmp_path / "none")
     assert "this home has not joined a federation" in result.stderr
-    assert "`pharoah-tenant enrol`; run, journal and diagnose work without" in result.stderr
+    assert "`pharoah-tenant join`; run, journal and diagnose work without" in result.stderr
     assert not (tmp_path / "none").exists()
 
 

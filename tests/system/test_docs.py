@@ -317,9 +317,9 @@ def test_cheap_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     cheap = [words for words in shown() if str(HOMES) in " ".join(words) or words[1] == "scenarios"]
     codes = {" ".join(words[:2]): called(words, lease).exit_code for words in cheap}
     assert codes == {
-        "pharoah-tenant budget": 0,
-        "pharoah-tenant preview": 3,
-        "pharoah-tenant sent": 3,
+        "pharoah-tenant privacy budget": 0,
+        "pharoah-tenant privacy preview": 3,
+        "pharoah-tenant privacy sent": 3,
         "pharoah-tenant check": 3,
         "pharoah-provider ledger": 0,
         "pharoah-provider release": 0,

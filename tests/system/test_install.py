@@ -230,7 +230,7 @@ def test_a_clean_environment_runs_a_job_and_says_why_it_failed(core: Path, tmp_p
 @pytest.mark.parametrize(
     ("words", "extra"),
     [
-        ("pharoah-tenant enrol", "federation"),
+        ("pharoah-tenant join", "federation"),
         ("pharoah-tenant confirm memory", "federation"),
         ("pharoah-tenant page", "page"),
         ("pharoah-trustee init --address localhost:7100", "trustee"),

@@ -12,7 +12,7 @@ from typer.main import get_command
 from federation.base.console import verbs_of
 from tests.support import schemas
 
-NO_SCHEMA = {"pharoah-tenant signature": "the old name of `tokens`"}
+NO_SCHEMA = {"pharoah-tenant workload tokens": "the old name of `tokens`"}
 FIGURES = (  # studies whose JSON has figures by name, as many as there are parts
     *("audit", "confirm", "cost", "diagnosis", "explanations", "gpu", "install-size", "labelled-logs"),
     *("odd-ranks", "overhead", "poison", "replacement", "stragglers", "sureness", "syndromes", "two-sided"),
@@ -59,7 +59,7 @@ def in_json(words: str, command: click.Command) -> Iterator[str]:
 
 def test_every_verb_with_json_has_a_schema_or_a_reason(generate: ModuleType) -> None:
     verbs = {verb for program, app in generate.PROGRAMS.items() for verb in in_json(program, get_command(app))}
-    # "pharoah-provider round --give-up" and "pharoah-tenant enrol INVITATION" are further forms of a verb.
+    # "pharoah-provider round --give-up" and "pharoah-tenant join INVITATION" are further forms of a verb.
     forms = [[word for word in form.split() if word[0] != "-" and word.islower()] for form in generate.JSON]
     assert {" ".join(words) for words in forms} == verbs - set(NO_SCHEMA)
     assert set(NO_SCHEMA) <= verbs

@@ -184,7 +184,7 @@ def verdicts(output: str) -> list[str]:
 
 
 def lands_elsewhere(cloud: Cloud) -> None:
-    """A job that only the node with the fault is free for goes there, and with the list of `exclude` to another."""
+    """A job that only the faulty node is free for goes there, and with the list of `check exclude` elsewhere."""
 
     def submit(nodes: str) -> int:
         return cloud.cluster.submit("-A", cloud.account(1), f"--exclude={nodes}", "-o", "/dev/null", "--wrap", "true")

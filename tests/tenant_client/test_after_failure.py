@@ -53,7 +53,7 @@ def test_run_journal_and_page_say_the_same_three_lines_and_the_last_one_works(tm
     cause, do, following = (line.removeprefix("pharoah-tenant: ") for line in stderr[at : at + 3])
     cause = cause.removeprefix(f"attempt 1 of {LEASE} failed: ")
     assert re.fullmatch(r"key_error: stderr\.log, line 1: KeyError: 'lr'", cause)
-    assert (do.startswith("do: Check the missing key"), following) == (True, f"next: pharoah-tenant explain {LEASE}")
+    assert (do.startswith("do: Check the missing key"), following) == (True, f"next: pharoah-tenant show {LEASE}")
     for told in (call("journal", "--home", home).stdout, page(home, "/attempts"), page(home, "/")):
         places = [told.index(line) for line in (cause, do, following)]
         assert places == sorted(places)
@@ -96,7 +96,7 @@ def test_what_somebody_ended_has_its_cause_and_advice_only_where_there_is_someth
 def test_of_an_unknown_cause_the_unusual_lines_are_the_thing_to_read(tmp_path: Path) -> None:
     _, do, following = after_failure("a b", FAILED, AttemptCause(sentence="cause unknown: no known error pattern"))
     assert do == "do: Read the unusual lines that `pharoah-tenant diagnose 'a b'` shows."
-    assert following == "next: pharoah-tenant explain 'a b'"
+    assert following == "next: pharoah-tenant show 'a b' --only explain"
     run(tmp_path, ["sh", "-c", "echo 'fabricd: lease 12 of plane b was revoked, aborting'; exit 3"])
     read = call("diagnose", LEASE, "--home", tmp_path)
     assert (read.exit_code, "plane b was revoked" in read.stdout) == (3, True)

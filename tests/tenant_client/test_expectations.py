@@ -294,7 +294,7 @@ def home(tmp_path: Path) -> Path:
 def test_the_verb_shows_leases_targets_and_budgets(home: Path) -> None:
     done = CliRunner().invoke(app, ["expectations", "--home", str(home), "--json"])
     assert done.exit_code == 1  # the hang took 5% where 1% is allowed
-    view = schemas.held("pharoah-tenant expectations", done.stdout)
+    view = schemas.held("pharoah-tenant show --only expectations", done.stdout)
     used = {one["objective"]: one["used"] for one in view["budgets"]}
     assert used["hang_free"] == pytest.approx(5.0)
     assert used["restarts"] is None

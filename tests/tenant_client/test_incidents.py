@@ -159,7 +159,7 @@ def test_runs_learn_rules_and_a_failure_is_told_without_what_healthy_ones_print(
 
 
 def test_the_journal_shows_the_precedent_and_what_helped(home: Path) -> None:
-    view = schemas.held("pharoah-tenant journal show", call("journal", "--home", home, "--json").stdout)
+    view = schemas.held("pharoah-tenant show --only journal", call("journal", "--home", home, "--json").stdout)
     (precedent,) = view["incidents"][1]["precedents"]
     assert (precedent["lease"], precedent["helped"]) == ("first", "restarted the fabric daemon")
     assert "helped: restarted the fabric daemon" in call("journal", "--home", home).stdout
@@ -181,7 +181,7 @@ def test_diagnose_shows_precedents_of_the_home_and_keeps_none(home: Path, tmp_pa
 def test_rules_show_the_unusual_lines_of_a_log(home: Path, tmp_path: Path) -> None:
     log = tmp_path / "new.log"
     log.write_text(STEPS + REVOKED)
-    told = schemas.held("pharoah-tenant rules LOG", call("rules", log, "--home", home, "--json").stdout)
+    told = schemas.held("pharoah-tenant patterns rules LOG", call("rules", log, "--home", home, "--json").stdout)
     assert (told["workload"], told["lines"], told["left"]) == ("train.py", 21, [REVOKED.strip()])
     assert call("rules", log, "--home", home).stdout == REVOKED
 

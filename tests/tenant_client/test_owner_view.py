@@ -251,7 +251,7 @@ def test_leases_that_the_provider_never_asked_about_are_not_listed(tmp_path: Pat
 def test_the_bytes_that_are_shown_are_the_bytes_that_left(played: Federation, home: Path) -> None:
     round_id = str(plan_of(played).round_id)
     told = call("sent", "--home", str(home), "--round", round_id, "--json")
-    shown = schemas.held("pharoah-tenant sent --round", told.stdout)
+    shown = schemas.held("pharoah-tenant privacy sent --round", told.stdout)
     assert bytes.fromhex("".join(part["hex"] for part in shown["parts"])) == message_of(played)
 
 

@@ -89,7 +89,7 @@ def test_the_verb_places_checkpoints_by_their_time(tmp_path: Path) -> None:
     os.utime(saved, (305, 305))
     result = CliRunner().invoke(app, ["restart", "lease", "--home", str(tmp_path), "--saved", str(saved), "--json"])
     assert result.exit_code == 1
-    told = held("pharoah-tenant restart", result.stdout)
+    told = held("pharoah-tenant show --only restart", result.stdout)
     assert (told["checkpoint"], told["skip"], told["ranks"]) == (300, [441, 450], [1])
     assert CliRunner().invoke(app, ["restart", "nobody", "--home", str(tmp_path)]).exit_code == 3
 

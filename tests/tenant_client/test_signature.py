@@ -209,7 +209,7 @@ def test_a_catalogue_that_is_none_is_an_error(traces: dict[str, Path], tmp_path:
             error = failed(*verb, "--catalogue", path)
             assert error.startswith(f"pharoah-tenant: error: {fault}")
             assert f": {path}\n" in error
-            assert "hint: write one with `pharoah-tenant catalogue`" in error
+            assert "hint: write one with `pharoah-tenant workload catalogue`" in error
 
 
 def test_names_in_a_catalogue_are_given_once_and_as_pairs(traces: dict[str, Path], tmp_path: Path) -> None:

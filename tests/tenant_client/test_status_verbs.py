@@ -1,4 +1,4 @@
-"""`status`, `leases`, `reasons` and `serve --check`: what is said of a home, by name, and by exit code."""
+"""`status`, `jobs`, `patterns reasons` and `serve --check`: what is said of a home, by name, and by exit code."""
 
 import os
 import pty

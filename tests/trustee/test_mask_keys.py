@@ -150,7 +150,7 @@ def test_a_plan_of_another_epoch_under_a_used_mask_key_is_refused_until_all_are_
     trustee.endorse(an_unmasking(a_week(13)))
     with pytest.raises(PlanRefused, match=r"served another epoch, of trustees \[3, 4, 5\]") as refusal:
         trustee.endorse(an_unmasking(next_epoch()))
-    assert "`pharoah-trustee renew-mask-key`" in refusal.value.hint
+    assert "`pharoah-trustee keys renew-mask-key`" in refusal.value.hint
     two, chain = handed(founders().with_new_masks((3, 4)))
     hand_keys(trustee, two)
     trustee.follow(update(chain))

@@ -124,7 +124,7 @@ class Record:
             self.number = attempts.begin(self._unit, started_at_s, number=number, lives=self._lives)
 
     def keep_start(self, command: Sequence[str], environment: Mapping[str, str], node_list: str) -> None:
-        """Journals what the attempt was started with, and the nodes of the lease, for `exclude`."""
+        """Journals what the attempt was started with, and the nodes of the lease, for `check exclude`."""
         with self._writing():
             if node_list:
                 Journal(self._db).place(self._unit, node_list)

@@ -41,7 +41,10 @@ Home = Annotated[
 Lease = Annotated[
     str,
     typer.Argument(
-        metavar="[JOB]", envvar="PHAROAH_LEASE", help="The job, or the start of its name (see `jobs`).", show_default=False
+        metavar="[JOB]",
+        envvar="PHAROAH_LEASE",
+        help="The job, or the start of its name (see `jobs`).",
+        show_default=False,
     ),
 ]
 
@@ -73,7 +76,7 @@ def journalled(home: Path) -> Path:
 
 
 def job_of(home: Path, given: Path) -> str:
-    """The job of which this is the name, or the start of it; "" where it is a file's, or no job of it has left files."""
+    """The job of this name, or whose name starts so; "" where it is a file's, or no such job has left files."""
     runs = [] if given.exists() or len(given.parts) > 1 else [*newest_runs(home)]
     return the_one(runs, str(given)) if any(run.startswith(str(given)) for run in runs) else ""
 

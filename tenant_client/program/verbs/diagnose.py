@@ -1,4 +1,4 @@
-"""Verbs about why a job failed: `diagnose` and `teach`."""
+"""Verbs about why a job failed: `diagnose` and `patterns teach`."""
 
 import sqlite3
 from collections import Counter
@@ -116,7 +116,9 @@ def _precedents(home: Path, reason: str, lines: Sequence[str], but: Collection[s
 
 def teach(
     home: Home,
-    reason: Annotated[str, typer.Argument(help="One of the reasons that `reasons` lists, such as network_error.")] = "",
+    reason: Annotated[
+        str, typer.Argument(help="One of the reasons that `patterns reasons` lists, such as network_error.")
+    ] = "",
     line: Annotated[
         str, typer.Argument(help="A part of a log line that shows this reason; its numbers match any number.")
     ] = "",

@@ -1,4 +1,4 @@
-"""The verb that makes a claim about a lease: `evidence`."""
+"""The verb that makes a claim about a lease: `privacy evidence`."""
 
 import os
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""The verb that holds leases against what is expected of them: `expectations`."""
+"""The verb that holds leases against what is expected of them: `show --only expectations`."""
 
 import time
 from collections.abc import Iterator

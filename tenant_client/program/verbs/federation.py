@@ -75,7 +75,8 @@ def join(
 ) -> None:
     """Join a federation: make keys and a card, then take the invitation.
 
-    Run it once for the card, and again with the provider's invitation. The second call pins the directory of members. Signing keys are never replaced.
+    Run it once for the card, and again with the provider's invitation. The second call pins the directory of members.
+    Signing keys are never replaced.
     """
     if lease_key is not None:
         _take_lease_key(home, lease_key, as_json=as_json)
@@ -114,7 +115,11 @@ def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> 
         except OSError as error:
             raise HomeError(f"{error.strerror}: {card}", hint="pass another file with --card") from error
     _tell({"home": str(home), "tenant": str(member.tenant), "card": str(card)}, as_json=as_json)
-    then = "restart `pharoah-tenant serve`" if has_keys and new_node_key else "run `pharoah-tenant join INVITATION` with its invitation"
+    then = (
+        "restart `pharoah-tenant serve`"
+        if has_keys and new_node_key
+        else "run `pharoah-tenant join INVITATION` with its invitation"
+    )
     say(f"next: give {card} to the provider, then {then}")
 
 

@@ -48,8 +48,10 @@ def watch(
 ) -> None:
     """Receive the provider's hints about your jobs.
 
-    Hints are one line each, with one action, and are stored in the home. Ends of leases come with them, as lines; on stderr with --json. Open hints are shown first. If the provider is away,
-    watch reconnects. It takes no action itself.
+    Hints are one line each, with one action, and are stored in the home; watch takes no action itself. Ends of leases
+    come with them, as lines; on stderr with --json. Open hints are shown first. If the provider is away, watch
+    reconnects.
+
     Exit codes with --once: 0 no open hint, 1 an open hint, 3 unknown, for example no answer.
     """
 

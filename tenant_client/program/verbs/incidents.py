@@ -1,4 +1,4 @@
-"""Verbs about what a home has learnt from its attempts: `helped` and `rules`."""
+"""Verbs about what a home has learnt from its attempts: `patterns helped` and `patterns rules`."""
 
 from collections import Counter
 from contextlib import closing

@@ -99,8 +99,8 @@ def run(
 ) -> None:
     """Run a job (torchrun, python, srun) and record why it fails.
 
-    A job that runs already is watched by `pharoah-tenant attach PID`. The job's output, signals and exit code stay as they are, even if Pharoah fails. After a failure, the cause is
-    diagnosed and written to the journal. Nothing is sent.
+    The job's output, signals and exit code stay as they are, even if Pharoah fails. After a failure, the cause is
+    diagnosed and written to the journal. Nothing is sent. `pharoah-tenant attach PID` watches a job that runs already.
     """
     narrated(
         command,

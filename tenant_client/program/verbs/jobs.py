@@ -36,7 +36,8 @@ def jobs(
 ) -> None:
     """List jobs, newest last: name, when, state, cause.
 
-    Then the workload, where it is described. A job has the name of its lease. Every verb accepts the start of a name if it is unique. Exit code 3: no such job.
+    Then the workload, where it is described. A job has the name of its lease; every verb accepts the start of a name if
+    it is unique. Exit code 3: no such job.
     """
     with reporting(), closing(open_database(journalled(home))) as connection:
         rows = [row for row in overview.leases(connection) if row.lease.startswith(beginning)]

@@ -23,7 +23,7 @@ from tenant_client.rounds.disclosure.happened import Happened, what_happened
 
 def fix(
     lease: Annotated[str, typer.Argument(metavar="JOB", help="A job, or the start of its name.")],
-    reason: Annotated[str, typer.Argument(help="The true reason: one that `reasons` lists, or unknown.")],
+    reason: Annotated[str, typer.Argument(help="The true reason: one that `patterns reasons` lists, or unknown.")],
     home: Home,
     attempt: Annotated[
         int | None,

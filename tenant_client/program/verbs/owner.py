@@ -1,4 +1,4 @@
-"""Verbs that show owners their data: `budget`, `preview` and `sent`."""
+"""Verbs that show owners their data: `privacy budget`, `privacy preview` and `privacy sent`."""
 
 import os
 from collections.abc import Iterator

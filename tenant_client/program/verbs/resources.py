@@ -1,4 +1,4 @@
-"""The verb that says what a job needs of its host, and what it used: `resources`."""
+"""The verb that says what a job needs of its host, and what it used: `show --only resources`."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -68,9 +68,9 @@ class ShownPrecedents:
 
 @dataclass(frozen=True)
 class ShownJob:
-    """The newest attempt of a job. `both_sides` is the first cause over both sides, None for an attempt without trouble.
+    """The newest attempt of a job. `name` is the job's own name, `job` that of its lease; times are seconds since 1970.
 
-    `name` is the job's own name, `job` that of its lease. Times are seconds since 1970.
+    `both_sides` is the first cause over both sides, None for an attempt without trouble.
     """
 
     version: int

@@ -1,4 +1,4 @@
-"""Verbs that show the state of a home, and what causes there are: `status` and `reasons`."""
+"""Verbs that show the state of a home, and what causes there are: `status` and `patterns reasons`."""
 
 from collections.abc import Iterator
 from itertools import groupby
@@ -20,7 +20,9 @@ UNKNOWN = "no known error pattern in the logs"
 def status(home: Home, *, as_json: AsJson = False) -> None:
     """Show the state of this home, and what is due.
 
-    That is: federation, running jobs, open hints, last round, budget left. Exit code 0: ok. 1: an open hint, or the last attempt failed. 2: the home is unreadable. 3: the home is empty.
+    That is: federation, running jobs, open hints, last round, budget left.
+
+    Exit code 0: ok. 1: an open hint, or the last attempt failed. 2: the home is unreadable. 3: the home is empty.
     """
     state = overview.status(home, now_hour())
     if as_json:

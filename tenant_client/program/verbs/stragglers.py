@@ -1,4 +1,4 @@
-"""The verb that says why a job's steps are long: `stragglers`."""
+"""The verb that says why a job's steps are long: `show --only stragglers`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +12,9 @@ from federation.base.screen import show, show_json
 from federation.base.visible import short
 from tenant_client.doctor.diagnosis.stragglers.waits import WaitCause, waits
 from tenant_client.doctor.diagnosis.stragglers.what_if import StragglerCause, WhatIf, what_if
+from tenant_client.doctor.run.run_directory import newest_runs
 from tenant_client.doctor.sources.nccl_inspector import holds_logs, read_logs
 from tenant_client.doctor.sources.step_trace import read_step_trace
-from tenant_client.doctor.run.run_directory import newest_runs
 from tenant_client.program.verbs.console import Home, failing, job_of, warn
 
 FINE, SLOW, UNDECIDED = 0, 1, 3

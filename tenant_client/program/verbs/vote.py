@@ -1,4 +1,4 @@
-"""The verb that keeps a vote for a pair of nodes: `vote`."""
+"""The verb that keeps a vote for a pair of nodes: `patterns vote`."""
 
 from contextlib import closing
 from typing import Annotated
