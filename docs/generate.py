@@ -86,6 +86,7 @@ from tenant_client.program.verbs import (
     incidents,
     owner,
     restart,
+    show,
     workload,
 )
 from tenant_client.rounds.disclosure import happened, overview as tenant_overview, owner_view
@@ -108,6 +109,10 @@ JSON: dict[str, Any] = {
     "pharoah-tenant watch": hints.HintObject,
     "pharoah-tenant status": tenant_overview.TenantStatus,
     "pharoah-tenant jobs": tenant_overview.Leases,
+    "pharoah-tenant show summary": show.ShownJob,
+    "pharoah-tenant show --only cause": show.ShownCause,
+    "pharoah-tenant show --only evidence": show.ShownEvidence,
+    "pharoah-tenant show --only precedents": show.ShownPrecedents,
     "pharoah-tenant show --only journal": happened.Happened,
     "pharoah-tenant patterns fix": fixes.Fixed,
     "pharoah-tenant show --only expectations": expectations.Report,
@@ -122,7 +127,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant patterns rules": incidents.RulesObject,
     "pharoah-tenant patterns rules LOG": incidents.Unusual,
     "pharoah-tenant patterns reasons": tenant_overview.Reasons,
-    "pharoah-tenant check": check.CheckObject,
+    "pharoah-tenant check fit": check.CheckObject,
     "pharoah-tenant check gate": gate.GateObject,
     "pharoah-tenant check exclude": exclude.ExcludeObject,
     "pharoah-tenant show --only changes": changes.Changes,

@@ -20,7 +20,7 @@ app = CommandLine(
         "hand-over": "handover give",
         "take-over": "handover take",
     },
-    order=["init", "ceremony", "join", "serve", "status", "log", "keys", "handover"],
+    order="init ceremony join serve status log keys handover",
 )
 for verb in ("init", "join", "serve", "status", "log"):
     add_later(app, f"trustee.verbs.{verb}")

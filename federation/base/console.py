@@ -59,11 +59,11 @@ class CommandLine(typer.Typer):
         verbs: str = "",
         start: Sequence[str] = (),
         renamed: Mapping[str, str] | None = None,
-        order: Sequence[str] = (),
+        order: str = "",
     ) -> None:
         self.verbs = verbs  # the package of those that are added by their place
         super().__init__(name=name, no_args_is_help=not start, pretty_exceptions_enable=False, suggest_commands=False)
-        cls = type("Program", (ProgramGroup,), {"start": start, "renamed": renamed or {}, "order": order})
+        cls = type("Program", (ProgramGroup,), {"start": start, "renamed": renamed or {}, "order": order.split()})
         self.callback(help=help, cls=cls, context_settings=HELP)(_root)
 
     def __call__(self, *words: Any, **more: Any) -> Any:

@@ -98,22 +98,7 @@ app = CommandLine(
     verbs=VERBS,
     start=START,
     renamed=RENAMED,
-    order=[
-        "run",
-        "jobs",
-        "show",
-        "diagnose",
-        "watch",
-        "patterns",
-        "check",
-        "workload",
-        "confirm",
-        "status",
-        "page",
-        "privacy",
-        "join",
-        "serve",
-    ],
+    order="run jobs show diagnose watch patterns check workload confirm status page privacy join serve",
 )
 app.add(JOBS, "job.run", cls=JobCommand)
 app.add(JOBS, "job.attach", hidden=True)
@@ -123,7 +108,7 @@ app.add(FEDERATION, "federation.join", "federation.serve")
 
 show = group(
     "show",
-    "Show a job on one screen, or one section about it.\n\n`show JOB --only SECTION -h` shows the options of a section.",
+    "Show a job on one screen, or one section about it.\n\n`show JOB --only SECTION -h` has the options of a section.",
     cls=ShowGroup,
 )
 for section in (

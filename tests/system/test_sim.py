@@ -129,7 +129,7 @@ def test_a_preview_counts_what_the_journal_holds_and_names_every_byte(played: Pa
 def test_check_answers_with_its_exit_code(played: Path) -> None:
     home = played / "homes" / "tenants" / "000"
     told = call("tenant", "check", "--latest", "--home", str(home), "--json")
-    assert schemas.held("pharoah-tenant check", told.stdout)["verdict"] == told.exit_code
+    assert schemas.held("pharoah-tenant check fit", told.stdout)["verdict"] == told.exit_code
     unknown = call("tenant", "check", "00", "--home", str(home))
     assert unknown.exit_code == 3
     assert "no lease '00'" in unknown.stderr

@@ -115,11 +115,7 @@ def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> 
         except OSError as error:
             raise HomeError(f"{error.strerror}: {card}", hint="pass another file with --card") from error
     _tell({"home": str(home), "tenant": str(member.tenant), "card": str(card)}, as_json=as_json)
-    then = (
-        "restart `pharoah-tenant serve`"
-        if has_keys and new_node_key
-        else "run `pharoah-tenant join INVITATION` with its invitation"
-    )
+    then = "restart `pharoah-tenant serve`" if has_keys and new_node_key else "run `pharoah-tenant join INVITATION`"
     say(f"next: give {card} to the provider, then {then}")
 
 
