@@ -63,7 +63,7 @@ class ShowGroup(GroupWithDefault):
 
     def _with_verb(self, ctx: click.Context, args: list[str]) -> list[str]:
         place = next((place for place, word in enumerate(args) if word.partition("=")[0] == "--only"), None)
-        if place is None:
+        if place is None or args[0] in self.commands:
             return super()._with_verb(ctx, args)
         word, equals, section = args[place].partition("=")
         rest = args[place + 1 :]

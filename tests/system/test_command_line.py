@@ -277,6 +277,25 @@ def test_each_verb_has_its_help_and_each_argument_some_words(verb: Called) -> No
     assert [one.name for one in verb.command.params if not getattr(one, "help", None)] == []
 
 
+OLD = [(program, *pair) for program, app in PROGRAMS.items() for pair in get_command(app).renamed.items()]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("program", "old", "new"), OLD)
+def test_an_old_spelling_is_the_verb_of_its_new_one_and_is_told_to_no_program(program: str, old: str, new: str) -> None:
+    shown, expected = (CliRunner().invoke(PROGRAMS[program], [*words.split(), "-h"]) for words in (old, new))
+    assert (shown.exit_code, shown.stderr, shown.stdout) == (0, "", expected.stdout)
+    assert f" {old} " not in CliRunner().invoke(PROGRAMS[program], ["-h"]).stdout
+
+
+@pytest.mark.parametrize("program", ["pharoah-tenant", "pharoah-trustee"])
+def test_the_verbs_of_a_program_fit_on_a_screen(program: str) -> None:
+    shown = CliRunner().invoke(PROGRAMS[program], ["-h"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert len(shown.stdout.splitlines()) <= 40
+    first = CliRunner().invoke(PROGRAMS[program], [])
+    assert (first.exit_code, len(first.stdout.splitlines())) == (0, 4)
+    assert first.stdout.startswith("start here\n")
+
+
 def test_a_mistyped_verb_is_guessed_once() -> None:
     told = CliRunner().invoke(PROGRAMS["pharoah-tenant"], ["shwo"])
     assert (told.exit_code, told.stderr.count("Did you mean"), told.stderr.count("show")) == (2, 1, 1)

@@ -109,7 +109,7 @@ def test_the_run_writes_its_outcome_and_a_report_that_loads_nothing(played: Path
 @pytest.mark.nightly
 def test_the_budget_of_a_tenant_shows_each_week_once(played: Path) -> None:
     home = str(played / "homes" / "tenants" / "000")
-    view = json.loads(call("tenant", "budget", "--home", home, "--json").stdout)
+    view = json.loads(call("tenant", "privacy", "budget", "--home", home, "--json").stdout)
     (first, second), now = ([line["window_hours"] for line in view["lines"]]), time.time() / 3600
     assert first[1] == second[0] == first[0] + 168 == second[1] - 168
     assert now - 168 < second[1] <= now, "the last whole week"
@@ -119,10 +119,10 @@ def test_the_budget_of_a_tenant_shows_each_week_once(played: Path) -> None:
 
 def test_a_preview_counts_what_the_journal_holds_and_names_every_byte(played: Path) -> None:
     home = str(played / "homes" / "tenants" / "000")
-    view = json.loads(call("tenant", "preview", "--home", home, "--json").stdout)
+    view = json.loads(call("tenant", "privacy", "preview", "--home", home, "--json").stdout)
     assert view["message_bytes"] > 8 * view["cells"]
     assert all(cell["count"] >= 1 for cell in view["counts"])
-    told = call("tenant", "preview", "--home", home).stdout
+    told = call("tenant", "privacy", "preview", "--home", home).stdout
     assert f"{view['message_bytes']} bytes" in told
 
 

@@ -139,7 +139,7 @@ def prepare(cloud: Cloud) -> None:
         (home / "policy.toml").write_text((home / "policy.toml").read_text() + "epsilon_per_window = 100.0\n")
         key = root / f"{number}.lease-key"
         cloud.provider("lease-key", names[home], "--out", str(key))
-        cloud.as_tenant(number, "enrol", "--lease-key", str(key))
+        cloud.as_tenant(number, "join", "--lease-key", str(key))
     for folder in ("traces", "faults"):
         (root / folder).mkdir()
     for job, step in ((FRAGILE, Transformer().step()), (STURDY, convnet())):

@@ -35,7 +35,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def asked(home: Path, *words: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, ["changes", "new", *words, "--home", str(home)])
+    done = CliRunner().invoke(app, ["show", "--only", "changes", "new", *words, "--home", str(home)])
     return done.exit_code, done.stdout, done.stderr
 
 

@@ -81,7 +81,7 @@ def home(tmp_path: Path) -> Path:
 
 def excluded(home: Path, *words: str) -> tuple[str, str]:
     """What the verb prints on stdout and on stderr; it always ends with 0."""
-    done = CliRunner().invoke(app, ["exclude", "--home", str(home), "--job", "train", *words])
+    done = CliRunner().invoke(app, ["check", "exclude", "--home", str(home), "--job", "train", *words])
     assert done.exit_code == 0, done.output
     return done.stdout, done.stderr
 

@@ -31,7 +31,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def fixed(home: Path, *words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["journal", "fix", *words, "--home", str(home)])
+    done = CliRunner().invoke(app, ["patterns", "fix", *words, "--home", str(home)])
     return done.exit_code, done.output
 
 
@@ -57,11 +57,11 @@ def test_a_fix_changes_what_is_counted_and_keeps_what_was_said(home: Path) -> No
         "runtime_error",
     )
     assert counted(home) == [(11.0, "runtime_error"), (12.0, "value_error")]
-    shown = CliRunner().invoke(app, ["journal", "--home", str(home), "--json"])
+    shown = CliRunner().invoke(app, ["show", "--only", "journal", "--home", str(home), "--json"])
     first = held("pharoah-tenant show --only journal", shown.stdout)["attempts"][0]
     assert (first["cause"]["reason"], first["said"]) == ("segmentation_fault", "value_error")
     assert first["cause"]["sentence"] == "value_error: …"
-    text = CliRunner().invoke(app, ["journal", "--home", str(home)]).output
+    text = CliRunner().invoke(app, ["show", "--only", "journal", "--home", str(home)]).output
     assert "segmentation_fault, as you fixed it; Pharoah had said:" in text
 
 

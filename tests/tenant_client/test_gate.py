@@ -61,7 +61,7 @@ def grants(monkeypatch: pytest.MonkeyPatch) -> dict[LeaseId, dict[str, str]]:
 
 def gated(home: Path, *words: str) -> tuple[int, str]:
     """Exit code and output."""
-    done = CliRunner().invoke(app, ["gate", "--home", str(home), "--lease", str(NOW), *words])
+    done = CliRunner().invoke(app, ["check", "gate", "--home", str(home), "--lease", str(NOW), *words])
     return done.exit_code, done.stdout
 
 

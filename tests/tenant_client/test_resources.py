@@ -154,7 +154,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def called(home: Path, *words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["resources", *words, "--home", str(home)])
+    done = CliRunner().invoke(app, ["show", "--only", "resources", *words, "--home", str(home)])
     return done.exit_code, done.stdout
 
 

@@ -187,7 +187,7 @@ def test_a_mask_key_is_forgotten_when_the_directory_shows_another(cast: Cast) ->
     for plan in (opened, bound):
         with pytest.raises(PlanRefused, match="trustee 3 has no mask key for round") as refusal:
             trustee.unmask(a_call(an_unmasking(plan), plan))
-        assert "take-over" in refusal.value.hint
+        assert "handover take" in refusal.value.hint
     assert [done for *_, done in trustee.rounds()] == [True, False]
 
 
