@@ -368,7 +368,7 @@ def parse(words: list[str]) -> tuple[click.Command, Mapping[str, object]]:
 
 def test_an_unknown_option_or_verb_is_noticed() -> None:
     with pytest.raises(click.UsageError):
-        parse(["pharoah-tenant", "budget", "--hom", "x"])
+        parse(["pharoah-tenant", "privacy", "budget", "--hom", "x"])
     with pytest.raises(click.UsageError):
         parse(["pharoah-sim", "reply"])
     with pytest.raises(AssertionError, match="too many"):

@@ -160,7 +160,7 @@ def test_the_pages_of_both_sides_open_in_the_homes_of_a_run(played: Path) -> Non
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_missing_home_or_scenario_is_an_error_with_a_hint(program: str, tmp_path: Path) -> None:
     wrong = {
-        "tenant": ["budget", "--home", str(tmp_path)],
+        "tenant": ["privacy", "budget", "--home", str(tmp_path)],
         "provider": ["release", "--home", str(tmp_path)],
         "sim": ["run", "--scenario", "no-such"],
     }

@@ -103,7 +103,9 @@ class Cloud:
 
     def journal(self, number: int) -> list[dict[str, Any]]:
         """The attempts of a tenant."""
-        attempts: list[dict[str, Any]] = json.loads(self.as_tenant(number, "journal", "--json"))["attempts"]
+        attempts: list[dict[str, Any]] = json.loads(self.as_tenant(number, "show", "--only", "journal", "--json"))[
+            "attempts"
+        ]
         return attempts
 
     def as_tenant(self, number: int, *words: str) -> str:
@@ -192,9 +194,9 @@ def lands_elsewhere(cloud: Cloud) -> None:
     def node_of(job: int) -> str:
         return cloud.cluster.run("sacct", "-X", "-n", "-P", "--format=NodeList", f"--jobs={job}")
 
-    bad = cloud.as_tenant(1, "exclude", "--job", FRAGILE).strip()
+    bad = cloud.as_tenant(1, "check", "exclude", "--job", FRAGILE).strip()
     assert bad == BAD
-    assert cloud.as_tenant(1, "exclude", "--job", STURDY) == ""
+    assert cloud.as_tenant(1, "check", "exclude", "--job", STURDY) == ""
     others = ",".join(node for node in NODES if node != BAD)
     cloud.cluster.run("scontrol", "update", f"nodename={others}", "state=drain", "reason=test")
     without = submit("")  # as where the list is empty

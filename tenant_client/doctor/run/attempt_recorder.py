@@ -90,6 +90,7 @@ class Record:
         self._began_s = 0.0
         self._program = program
         self._was_asked = False
+        self._next: tuple[str, ...] = ()
         self._kept: list[WatchFinding] = []
         self._notes = notes
         where = placement(os.environ)
@@ -255,11 +256,11 @@ class Record:
             self._explain_ended(how, asked, said)
         else:
             precedents = self._explain(said, counted=True)
-            with self._telling(state, said.cause):
-                for line in like(precedents):
-                    self._ours.say(line)
-                self._say_known(self._paths(found), said.cause)
-                self._vote(self._paths(found), at_s)
+            self._tell(state, said.cause)
+            for line in like(precedents):
+                self._ours.say(line)
+            self._say_known(self._paths(found), said.cause)
+            self._vote(self._paths(found), at_s)
         return state
 
     def _vote(self, paths: Sequence[Path], at_s: float) -> None:
@@ -271,19 +272,17 @@ class Record:
                 Votes(self._db).cast(Vote(self._unit, at_s / SECONDS_PER_HOUR, pair, None, source))
                 self._ours.say(f"noted a vote for the way between {' and '.join(pair)}")
 
-    @contextmanager
-    def _telling(self, state: AttemptState, cause: AttemptCause) -> Iterator[None]:
-        """Prints cause and advice before what is printed within, and the next command after it.
-
-        Nothing is printed where somebody ended the attempt and nothing is to be done.
-        """
+    def _tell(self, state: AttemptState, cause: AttemptCause) -> None:
+        """Prints cause and advice, unless somebody ended it and nothing is to be done."""
         first, *further = after_failure(self._unit, state, cause)
         if further:
             self._ours.say(f"attempt {self.number} of {self._unit} {state}: {first}")
-        for line in further[:1]:
-            self._ours.say(line)
-        yield
-        for line in further[1:]:
+            self._ours.say(further[0])
+        self._next = tuple(further[1:])
+
+    def say_next(self) -> None:
+        """Prints the next command, after all else that is said of the attempt's end."""
+        for line in self._next:
             self._ours.say(line)
 
     def _say_known(self, paths: Sequence[Path], cause: AttemptCause) -> None:
@@ -297,16 +296,12 @@ class Record:
         if asked.standing.stalled and names_hardware(said.cause, said.source):
             cause = replace(said.cause, sentence=f"{said.cause.sentence}; {cause.sentence}")
             self._explain(replace(said, cause=cause), counted=True)
-            self._tell_stopped(cause)
+            self._tell(AttemptState.STOPPED, cause)
             return
         if asked.standing.stalled and said.cause.place and said.source not in _OWN:
             cause = replace(cause, sentence=f"{cause.sentence}; in the logs: {said.cause.sentence}")
         self._explain(Explained(cause), counted=False)
-        self._tell_stopped(cause)
-
-    def _tell_stopped(self, cause: AttemptCause) -> None:
-        with self._telling(AttemptState.STOPPED, cause):
-            pass
+        self._tell(AttemptState.STOPPED, cause)
 
     def say_good_end(self, at_s: float, workload: str) -> None:
         """Prints what succeeded, for how long it ran, and where the journal is."""

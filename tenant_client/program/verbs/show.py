@@ -120,7 +120,7 @@ def evidence(home: Home, job: Job = "", *, latest: Latest = False, as_json: AsJs
         show_json(found)
     else:
         show(*found.lines, *_finding_lines(found))
-    raise typer.Exit(FINE if found.lines or found.findings else UNEXPLAINED)
+    _end_known("nothing in the logs tells of a failure", found.lines or found.findings)
 
 
 def precedents(home: Home, job: Job = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
@@ -133,7 +133,7 @@ def precedents(home: Home, job: Job = "", *, latest: Latest = False, as_json: As
         show_json(found)
     else:
         show(*_precedent_lines(found))
-    raise typer.Exit(FINE if found.helped or found.precedents else UNEXPLAINED)
+    _end_known("no earlier failure resembles it", found.helped or found.precedents)
 
 
 def _shown(home: Path, beginning: str, *, latest: bool) -> ShownJob:
@@ -212,6 +212,12 @@ def _precedent_lines(found: ShownPrecedents) -> Iterator[str]:
 
 def _finding_lines(found: ShownEvidence) -> Iterator[str]:
     return (f"{one['kind']}: {one['text']}" for one in found.findings)
+
+
+def _end_known(lacking: str, known: object) -> None:
+    if not known:
+        say_error(lacking, "see `pharoah-tenant jobs --failed`")
+    raise typer.Exit(FINE if known else UNEXPLAINED)
 
 
 def _end(found: ShownJob) -> None:
