@@ -70,6 +70,7 @@ def test_the_command_line_loads_nothing_heavy(tmp_path: Path) -> None:
         (["status"], 3),
         (["show", "--only", "journal"], 3),
         (["jobs"], 3),
+        (["show"], 3),
         (["diagnose", str(LOGS / "nccl_timeout_error_messy.log")], 0),
         (["check", "--latest"], 3),
         (["changes", "--latest"], 3),
