@@ -27,7 +27,8 @@ def generate() -> ModuleType:
 def form_of(program: str, words: Sequence[object]) -> str:
     """The documented form of what a command line prints: the longest whose words it begins with."""
     line = " ".join([program, *map(str, words)])
-    return max((form for form in generate().JSON if f"{line} ".startswith(f"{form} ")), key=len)
+    forms: list[str] = [form for form in generate().JSON if f"{line} ".startswith(f"{form} ")]
+    return max(forms, key=len)
 
 
 def held(verb: str, text: str) -> Any:

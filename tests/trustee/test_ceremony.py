@@ -923,7 +923,7 @@ def test_files_that_do_not_belong_together_are_noticed(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with pytest.raises(NotEnrolled) as caught:
         trustee_home.open_trustee(home, os.urandom, TrusteeLimits())
-    assert "trustee enrol" in caught.value.hint
+    assert "trustee join" in caught.value.hint
     (home / "mask.key").write_bytes(os.urandom(32))
     with pytest.raises(HomeError, match="not those of the ceremony"):
         trustee_home.open_trustee(home, os.urandom, TrusteeLimits())

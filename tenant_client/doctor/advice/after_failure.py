@@ -1,6 +1,6 @@
 """What is said of an attempt that did not end well: the cause with rank and line, what to do, the next command.
 
-`run`, `journal` and the page say the same lines. Of an attempt that succeeded nothing is said.
+`run`, `show` and the page say the same lines. Of an attempt that succeeded nothing is said.
 
     >>> cause = AttemptCause("key_error", 1, sentence="key_error: rank 1: /runs/a-1/stderr.log, line 7: KeyError: 'lr'")
     >>> for line in after_failure("a", AttemptState.FAILED, cause):
