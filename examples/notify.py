@@ -1,6 +1,7 @@
 """Tells why a lease's newest attempt failed: to a Slack-compatible webhook, or by e-mail. Off unless you call it.
 
-    pharoah-tenant run --lease 81 -- torchrun train.py || pharoah-tenant journal --json | python examples/notify.py 81
+    pharoah-tenant run --lease 81 -- torchrun train.py ||
+        pharoah-tenant show 81 --only journal --json | python examples/notify.py 81
 
 The webhook's URL, which is a secret, comes from the environment (PHAROAH_WEBHOOK) and is never printed; mail goes to
 PHAROAH_MAIL_TO by the system's `sendmail`. What is told is the lease and the cause; no line of a log.
@@ -40,7 +41,7 @@ def mail(to: str, text: str) -> None:
     """Sends a mail by `sendmail`."""
     message = EmailMessage()
     message["To"], message["Subject"] = to, text
-    message.set_content(f"{text}\n`pharoah-tenant journal` shows more.\n")
+    message.set_content(f"{text}\n`pharoah-tenant jobs` shows more.\n")
     subprocess.run(["sendmail", "-t", "-i"], input=message.as_bytes(), check=True, timeout=TIMEOUT_S)  # noqa: S607
 
 

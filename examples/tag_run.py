@@ -1,8 +1,8 @@
 """Tags a run of Weights & Biases or MLflow with its lease, and how the newest attempt ended. Off unless called.
 
     pharoah-tenant run --lease 81 -- torchrun train.py
-    pharoah-tenant journal --json | python examples/tag_run.py 81 --mlflow RUN_ID
-    pharoah-tenant journal --json | python examples/tag_run.py 81 --wandb entity/project/RUN_ID
+    pharoah-tenant show 81 --only journal --json | python examples/tag_run.py 81 --mlflow RUN_ID
+    pharoah-tenant show 81 --only journal --json | python examples/tag_run.py 81 --wandb entity/project/RUN_ID
 
 Where either keeps its runs is its own setting (MLFLOW_TRACKING_URI; WANDB_MODE, WANDB_BASE_URL): whoever reads them
 there reads the cause. What is told is the lease, the attempt, its state and its cause; no line of a log.
@@ -52,7 +52,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     told = tags_of(json.load(sys.stdin), given.lease)
     if not told:
-        sys.exit(f"tag_run: the journal has no lease {given.lease!r}: `pharoah-tenant leases` lists them")
+        sys.exit(f"tag_run: the journal has no lease {given.lease!r}: `pharoah-tenant jobs` lists them")
     if given.wandb and given.wandb.count("/") != 2:
         sys.exit(f"tag_run: --wandb {given.wandb!r} is no run: pass entity/project/id")
     if given.mlflow:

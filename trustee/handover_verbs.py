@@ -50,7 +50,7 @@ class HandedOver(TypedDict):
     seats_fingerprint: str
 
 
-def hand_over(
+def give(
     cards: Annotated[
         list[Path],
         typer.Argument(
@@ -88,7 +88,7 @@ class TakenOver(TypedDict):
     fingerprint: str
 
 
-def take_over(
+def take(
     files: Annotated[
         list[Path],
         typer.Argument(
@@ -122,7 +122,7 @@ def take_over(
         return
     show(f"trustee      {share.index} of {len(after.trustees)}", f"committee    {file}", f"fingerprint  {shown}")
     tell(
-        "check that every trustee has the same fingerprint; restart `serve`;"
+        "check that every trustee has the same fingerprint; restart `pharoah-trustee serve`;"
         " then one gives the committee and all handovers to the provider, for `pharoah-provider reseat`"
     )
 

@@ -199,7 +199,7 @@ def open_trustee(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits) -
         try:
             trustee = until_open.enter_context(closing(_opened(home, (), random_bytes, limits)))
         except NotEnrolled as error:
-            raise NotEnrolled(error.what, hint="run `pharoah-trustee enrol` first") from error
+            raise NotEnrolled(error.what, hint="run `pharoah-trustee join` first") from error
         kept_committee(home).check_seated(trustee.chain.directory)
         erase_spent(home, trustee)
         until_open.pop_all()

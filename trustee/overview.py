@@ -122,8 +122,8 @@ def _due(*, made: bool, seated: bool, joined: bool) -> str:
     if not made:
         return "make the keys and the card: `pharoah-trustee init`"
     if not seated:
-        return "take part in the ceremony: `pharoah-trustee deal`, then `pharoah-trustee combine`"
-    return "" if joined else "join with the provider's invitation: `pharoah-trustee enrol INVITATION`"
+        return "take part in the ceremony: `pharoah-trustee ceremony deal`, then `pharoah-trustee ceremony combine`"
+    return "" if joined else "join with the provider's invitation: `pharoah-trustee join INVITATION`"
 
 
 def _attention(federation: Asked | None, days: float | None) -> list[str]:
@@ -131,8 +131,8 @@ def _attention(federation: Asked | None, days: float | None) -> list[str]:
     if federation and federation.conflicts:
         wrong.append("the provider signed two sets for one round: see `pharoah-trustee log`")
     if federation and not federation.has_mask_key:
-        wrong.append("the mask key of the epoch before is erased: see `pharoah-trustee renew-mask-key`")
+        wrong.append("the mask key of the epoch before is erased: see `pharoah-trustee keys renew-mask-key`")
     if days is not None and days < EXPIRES_SOON_D:
         end = f"ends in {counted_as(math.floor(days), 'day')}" if days >= 0 else "has ended"
-        wrong.append(f"the certificate {end}: run `pharoah-trustee renew-certificate`")
+        wrong.append(f"the certificate {end}: run `pharoah-trustee keys renew-certificate`")
     return wrong

@@ -45,7 +45,7 @@ def check_mask_keys(connection: Connection, plan: Plan) -> None:
     if old := [index for index, epoch in served.items() if epoch not in (None, plan.epoch)]:
         raise PlanRefused(
             f"round {plan.round_id} of epoch {plan.epoch} has mask keys that served another epoch, of trustees {old}",
-            hint="they run `pharoah-trustee renew-mask-key`; then all hand over, and the provider reseats",
+            hint="they run `pharoah-trustee keys renew-mask-key`; then all hand over, and the provider reseats",
         )
 
 

@@ -77,7 +77,7 @@ CREATE TABLE IF NOT EXISTS conflicts (round_id BLOB NOT NULL, proof BLOB NOT NUL
 class ShareOutdated(Refusal):
     """The directory shows another key for this trustee's share of the token key: seats or shares have changed since."""
 
-    default_hint = "use the new share: `pharoah-trustee take-over`, then restart `serve`"
+    default_hint = "use the new share: `pharoah-trustee handover take`, then restart `pharoah-trustee serve`"
 
 
 @dataclass(frozen=True)
@@ -316,7 +316,8 @@ class Trustee:
         if named not in self._mask_keys:
             raise PlanRefused(
                 f"trustee {self.index} has no mask key for round {plan.round_id}: it is erased after its epoch",
-                hint="restart `serve` after `take-over`; without a new key, run `pharoah-trustee renew-mask-key` first",
+                hint="restart `pharoah-trustee serve` after `pharoah-trustee handover take`; without a new key, run"
+                " `pharoah-trustee keys renew-mask-key` first",
             )
         return self._mask_keys[named]
 

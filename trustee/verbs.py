@@ -117,7 +117,7 @@ def renew_certificate(
         show_json(Certificate(certificate=str(file), hosts=hosts, ends=end))
         return
     show(f"{file}: for {', '.join(hosts)}, until {end}")
-    tell("restart `serve`")
+    tell("restart `pharoah-trustee serve`")
 
 
 class Dealt(TypedDict):
@@ -204,7 +204,7 @@ class Joined(TypedDict):
     members: int
 
 
-def enrol(
+def join(
     invitation: Annotated[Path, typer.Argument(help="The provider's invitation.", click_type=InputFile(exists=True))],
     home: TrusteeHome,
     head: Annotated[

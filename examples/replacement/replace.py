@@ -3,8 +3,8 @@
     python examples/replacement/replace.py FOLDER --hang-node node-b --hang-step 25
 
 Pharoah only plans. This is the other part, which with you is torchrun's or Slurm's own: it waits for a line of the
-watch, asks `pharoah-tenant replacement`, ends one agent and lets the standby in. All ranks go on from the last
-checkpoint. What it did is in `actions.jsonl` in the folder.
+watch, asks `pharoah-tenant show --only replacement`, ends one agent and lets the standby in. All ranks go on from the
+last checkpoint. What it did is in `actions.jsonl` in the folder.
 """
 
 import argparse

@@ -10,7 +10,7 @@ from federation.protocol.bundle import Catalogue, CatalogueEntry
 class CatalogueError(PharoahError):
     """A catalogue file is invalid."""
 
-    default_hint = "write one with `pharoah-tenant catalogue`"
+    default_hint = "write one with `pharoah-tenant workload catalogue`"
 
 
 def write_catalogue(path: Path, entries: tuple[CatalogueEntry, ...]) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class NotEnrolled(PharoahError):
     """No directory is pinned yet."""
 
-    default_hint = "join with `pharoah-tenant enrol`; run, journal and diagnose work without"
+    default_hint = "join with `pharoah-tenant join`; run, jobs, show and diagnose work without"
 
 
 NOT_JOINED = "this home has not joined a federation"

@@ -1,4 +1,4 @@
-"""Options of `changes` of both sides: `--only`, `--rules`, and the exit code of their verdict."""
+"""Options of `changes` of both sides: `--may-change`, `--rules`, and the exit code of their verdict."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,11 @@ EXIT_CODES: Mapping[RuleVerdict, int] = MappingProxyType(
 )
 Only = Annotated[
     str,
-    typer.Option("--only", help="Nothing but these may have changed: names with commas between, as nccl,driver."),
+    typer.Option(
+        "--may-change",
+        "--only",  # its old name; in `show` that picks a section
+        help="Nothing but these may have changed: names with commas between, as nccl,driver.",
+    ),
 ]
 Rules = Annotated[
     Path | None,

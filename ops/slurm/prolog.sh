@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks a job on the nodes that it was given, before it starts: `pharoah-tenant gate`, by the published bundle alone.
+# Checks a job on the nodes that it was given, before it starts: `pharoah-tenant check gate`, by the published bundle alone.
 #
 # Use it where the tenant's own account runs it:
 #   at the top of a job script:   /path/to/prolog.sh || exit 1
@@ -16,7 +16,7 @@
 [ "${SLURM_PROCID:-0}" = 0 ] || exit 0 # one task speaks for all
 [ -n "$PHAROAH_TENANT" ] || command -v pharoah-tenant >/dev/null || exit 0 # jobs of those who have not set it up
 
-said=$(timeout "${PHAROAH_GATE_S:-30}" "${PHAROAH_TENANT:-pharoah-tenant}" gate 2>&1 </dev/null)
+said=$(timeout "${PHAROAH_GATE_S:-30}" "${PHAROAH_TENANT:-pharoah-tenant}" check gate 2>&1 </dev/null)
 code=$?
 # Slurm prints those lines of a task prolog that begin with "print".
 [ -n "$said" ] && printf '%s\n' "$said" | sed "s/^/${SLURM_STEP_ID:+print }/"

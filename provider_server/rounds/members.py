@@ -16,7 +16,7 @@ from provider_server.rounds.store.store import Store
 class RetiredNodeKey(Refusal):
     """A card with a node key that was replaced, or shut out when its tenant left."""
 
-    default_hint = "ask the tenant for a new key and card: `pharoah-tenant enrol --new-node-key`"
+    default_hint = "ask the tenant for a new key and card: `pharoah-tenant join --new-node-key`"
 
 
 class Members:
@@ -72,7 +72,7 @@ class Members:
         if any(key == node_key and tenant != member.tenant for tenant, key in self._store.node_keys().items()):
             raise PeerFault(
                 f"tenant {member.tenant.hex()[:12]}… has the node key of another tenant",
-                hint="ask it for a new key and card: `pharoah-tenant enrol --new-node-key`",
+                hint="ask it for a new key and card: `pharoah-tenant join --new-node-key`",
             )
         if node_key in self._store.retired_node_keys():
             raise RetiredNodeKey(f"the node key on the card of tenant {member.tenant.hex()[:12]}… was retired before")

@@ -1,7 +1,7 @@
 """A small fabric with one bad link, and a week of three tenants' jobs of which some stall on it, for a tutorial.
 
     cables.txt ─ as ibnetdiscover prints it      ports.csv ─ counters of all ports over the week's last day
-    tenant-N.stalls ─ a line for each job that stalled, in the words of `pharoah-tenant vote`
+    tenant-N.stalls ─ a line for each job that stalled, in the words of `pharoah-tenant patterns vote`
     tenant-1.running ─ the lease of a job that runs now
 
 The fabric has eight units of four nodes, two rails, a leaf for each unit and rail, and two spines a rail. The uplink of

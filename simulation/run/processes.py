@@ -158,10 +158,10 @@ def ceremony(places: Places, ports: Sequence[int]) -> None:
     dealings = [str(home / "dealing") for home in homes]
     threshold = ["--threshold", str((places.trustees + 1) // 2)]
     together(
-        ["trustee", "deal", "--home", str(home), *threshold, "--out", dealing, *cards]
+        ["trustee", "ceremony", "deal", "--home", str(home), *threshold, "--out", dealing, *cards]
         for home, dealing in zip(homes, dealings, strict=True)
     )
-    together(["trustee", "combine", "--home", str(home), *cards, *dealings] for home in homes)
+    together(["trustee", "ceremony", "combine", "--home", str(home), *cards, *dealings] for home in homes)
     for home, port in zip(homes, ports, strict=True):
         (home / "trustee.toml").write_text(f'[trustee]\nlisten = "{places.host}:{port}"\n')
 
@@ -178,12 +178,12 @@ def enrol(places: Places, ports: Sequence[int], weeks: int) -> None:
     provider(places, "init", "--host", places.host, "--committee", str(places.trustee(1) / "committee"))
     cards = [str(home) + ".card" for home in places.tenant_homes]
     together(
-        ["tenant_client", "enrol", "--home", str(home), "--card", card]
+        ["tenant_client", "join", "--home", str(home), "--card", card]
         for home, card in zip(places.tenant_homes, cards, strict=True)
     )
     provider(places, "enrol", "--out", str(places.invitation), *cards)
-    together(["tenant_client", "enrol", "--home", str(home), str(places.invitation)] for home in places.tenant_homes)
-    together(["trustee", "enrol", "--home", str(home), str(places.invitation)] for home in places.trustee_homes)
+    together(["tenant_client", "join", "--home", str(home), str(places.invitation)] for home in places.tenant_homes)
+    together(["trustee", "join", "--home", str(home), str(places.invitation)] for home in places.trustee_homes)
     for home in places.tenant_homes:
         (home / "policy.toml").write_text(POLICY_TOML.format(cohort=cohort))
         tenant_toml = home / "tenant.toml"

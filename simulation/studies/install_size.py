@@ -63,7 +63,9 @@ def beside() -> Figures:
         job.write_text(JOB)
         tenant = [str(python), "-m", "tenant_client"]
         ran = subprocess.run([*tenant, "run", "--home", home, "--", python, job], env=os.environ | AT_ONCE, check=False)
-        seen = subprocess.run([*tenant, "journal", "--home", home, "--json"], check=True, capture_output=True)
+        seen = subprocess.run(
+            [*tenant, "show", "--only", "journal", "--home", home, "--json"], check=True, capture_output=True
+        )
         journal = json.loads(seen.stdout)
         return {
             "image": IMAGE,

@@ -52,7 +52,11 @@ STUDIES = (
         "How often are causes found from the tenant's half, the provider's, and both?",
         "diagnosis.two_sided",
     ),
-    Study("explanations", "How often is the first cause that `explain` names the right one?", "diagnosis.explanations"),
+    Study(
+        "explanations",
+        "How often is the first cause that `show --only explain` names the right one?",
+        "diagnosis.explanations",
+    ),
     Study("sureness", "How sure may a diagnosis be, by what it rests on?", "diagnosis.sureness"),
     Study("syndromes", "Which hangs and slow ranks of real jobs are told right, and how soon?", "syndromes"),
     Study("odd-ranks", "Does the observer say what is odd about a rank of a real job, and which?", "odd_ranks"),

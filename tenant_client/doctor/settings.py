@@ -12,7 +12,7 @@ Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class ProviderTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the provider is, host:port; `enrol` fills it in from the invitation."""
+    """Where the provider is, host:port; `join` fills it in from the invitation."""
 
     superlink: str = ""
     online: str = ""
@@ -40,7 +40,7 @@ class ChecksTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DecisionsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What decisions that reach the provider rest on: `check --gate`, `gate`, `exclude`, in prologs and job scripts.
+    """What decisions rest on that reach the provider: `check --gate`, `check gate`, `check exclude`, in job scripts.
 
     With `own_history`, the provider sees of a job that does not start, or of a node that is left out, a function of
     exact outcomes of yours, without noise and outside of the budget. Without, decisions rest on the bundle alone.
@@ -53,7 +53,7 @@ Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
 
 class ExpectationsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is expected of leases: the targets of `expectations` and of the page. They change nothing else.
+    """What is expected of leases: the targets of `show --only expectations` and of the page. They change nothing else.
 
     Shares: of lease time that training keeps, of training time at the usual speed, of watched time without a hang, and
     of restarts that take at most `restart_s`. `window_days` is how far back the error budget looks.

@@ -254,7 +254,7 @@ class Tenant:
         if old := served_before(plan, map(self.open_plan, self.outbox.signed_plans())):
             raise PlanRefused(
                 f"plan {plan.round_id} refused: mask keys of trustees {old} served another epoch",
-                hint="the trustees make new ones (`pharoah-trustee renew-mask-key`), and the provider reseats",
+                hint="the trustees make new ones (`pharoah-trustee keys renew-mask-key`), and the provider reseats",
             )
         self.endorsed.refuse_two({plan.epoch})
         self.endorsed.refuse_over(plan)

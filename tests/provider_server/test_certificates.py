@@ -111,13 +111,13 @@ def test_a_trustee_renews_its_certificate_and_its_card_stays(tmp_path: Path) -> 
     home = tmp_path / "trustee"
     told("trustee", "init", "--home", home, "--address", f"{HOST}:7100", "--name", "trustee.example")
     card, before = (home / "trustee.card").read_bytes(), (home / "tls.crt").read_bytes()
-    row = told("trustee", "renew-certificate", "--home", home)
+    row = told("trustee", "keys", "renew-certificate", "--home", home)
     after = Certificate((home / "tls.crt").read_bytes(), (home / "tls.key").read_bytes())
     assert (home / "trustee.card").read_bytes() == card
     assert after.certificate_pem != before
     assert row["hosts"] == hosts_of(after.certificate_pem) == [HOST, "trustee.example"]
     assert asked_by_grpc(after, root_of(open_trustee_card(card).verify_key)) == b"asked heard"
-    assert told("trustee", "renew-certificate", "--home", home, "--name", "b.example")["hosts"] == [
+    assert told("trustee", "keys", "renew-certificate", "--home", home, "--name", "b.example")["hosts"] == [
         HOST,
         "b.example",
     ]

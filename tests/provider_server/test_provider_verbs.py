@@ -35,7 +35,8 @@ def call(program: str, *words: object) -> Result:
 def told(program: str, *words: object, form: str = "") -> Any:
     result = call(program, *words, "--json")
     assert result.exit_code == 0, result.stderr
-    return schemas.held(f"pharoah-{program} {form or words[0]}", result.stdout)
+    form = f"pharoah-{program} {form}" if form else schemas.form_of(f"pharoah-{program}", words)
+    return schemas.held(form, result.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +48,9 @@ def committee(tmp_path_factory: pytest.TempPathFactory) -> Path:
         told("trustee", "init", "--home", home, "--address", "localhost:7100")
     cards, dealings = [home / "trustee.card" for home in homes], [root / f"{home.name}.dealing" for home in homes]
     for home, dealing in zip(homes, dealings, strict=True):
-        told("trustee", "deal", *cards, "--home", home, "--threshold", 2, "--out", dealing)
+        told("trustee", "ceremony", "deal", *cards, "--home", home, "--threshold", 2, "--out", dealing)
     for home in homes:
-        told("trustee", "combine", *cards, *dealings, "--home", home)
+        told("trustee", "ceremony", "combine", *cards, *dealings, "--home", home)
     return homes[0] / "committee"
 
 
@@ -62,7 +63,7 @@ def home(committee: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def card(tmp_path: Path) -> Path:
-    told("tenant", "enrol", "--home", tmp_path / "tenant", "--card", tmp_path / "tenant.card")
+    told("tenant", "join", "--home", tmp_path / "tenant", "--card", tmp_path / "tenant.card")
     return tmp_path / "tenant.card"
 
 
@@ -117,13 +118,13 @@ def test_init_refuses_what_is_no_committee(card: Path, tmp_path: Path) -> None:
 
 def test_a_tenant_can_have_its_card_again(home: Path, card: Path, tmp_path: Path) -> None:
     again = tmp_path / "again.card"
-    refused = call("tenant", "enrol", "--home", tmp_path / "tenant", "--card", tmp_path / "nowhere" / "card")
+    refused = call("tenant", "join", "--home", tmp_path / "tenant", "--card", tmp_path / "nowhere" / "card")
     assert refused.exit_code == 2
     assert "hint: pass another file with --card" in refused.stderr
-    told("tenant", "enrol", "--home", tmp_path / "tenant", "--card", again)
+    told("tenant", "join", "--home", tmp_path / "tenant", "--card", again)
     assert again.read_bytes() == card.read_bytes()
     (tmp_path / "tenant" / "node.key").write_bytes(b"no key")
-    refused = call("tenant", "enrol", "--home", tmp_path / "tenant", "--card", again)
+    refused = call("tenant", "join", "--home", tmp_path / "tenant", "--card", again)
     assert refused.exit_code == 2
     assert "not a private key in PEM form" in refused.stderr
 
@@ -140,9 +141,9 @@ def test_tenant_and_trustee_pin_one_head_and_the_tenant_is_revoked(
     home: Path, card: Path, committee: Path, tmp_path: Path
 ) -> None:
     tenant, invitation = enrolled(home, card)["tenant"], home.parent / "invitation"
-    joined = told("tenant", "enrol", invitation, "--home", tmp_path / "tenant", form="enrol INVITATION")
+    joined = told("tenant", "join", invitation, "--home", tmp_path / "tenant", form="join INVITATION")
     shutil.copytree(committee.parent, tmp_path / "trustee")
-    pinned = told("trustee", "enrol", invitation, "--home", tmp_path / "trustee")
+    pinned = told("trustee", "join", invitation, "--home", tmp_path / "trustee")
     assert (joined["head"], joined["members"]) == (pinned["fingerprint"], pinned["members"])
     assert told("provider", "revoke", tenant, "--home", home) == [{"tenant": tenant}]
 

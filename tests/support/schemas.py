@@ -1,6 +1,7 @@
 """What verbs print with `--json`, held to the schemas that docs/generate.py writes."""
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -21,6 +22,13 @@ def generate() -> ModuleType:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def form_of(program: str, words: Sequence[object]) -> str:
+    """The documented form of what a command line prints: the longest whose words it begins with."""
+    line = " ".join([program, *map(str, words)])
+    forms: list[str] = [form for form in generate().JSON if f"{line} ".startswith(f"{form} ")]
+    return max(forms, key=len)
 
 
 def held(verb: str, text: str) -> Any:

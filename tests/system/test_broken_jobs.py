@@ -1,7 +1,7 @@
 """Jobs that are broken on purpose, started by torchrun behind `pharoah-tenant run`: the cause, the rank, what to do.
 
 Each row of `BROKEN` was written before the job ran. `advice` must be found in what the tenant is told to do, `sentence`
-in the cause; `side` is whose part it is by `explain`.
+in the cause; `side` is whose part it is by `show --only explain`.
 """
 
 import os

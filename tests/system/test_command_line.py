@@ -212,15 +212,16 @@ def test_a_closed_folder_makes_no_traceback(verb: Called, tmp_path: Path) -> Non
     assert "permission denied: closed" in result.stderr
 
 
-FEDERATED = {f"pharoah-tenant {verb}" for verb in ("budget", "preview", "sent", "watch", "serve", "check")}
+OF_DATA = ("privacy budget", "privacy preview", "privacy sent")
+FEDERATED = {f"pharoah-tenant {verb}" for verb in (*OF_DATA, "watch", "serve", "check fit")}
 
 
 @pytest.mark.parametrize("verb", [verb for verb in AT_HOME if str(verb) in FEDERATED], ids=str)
 def test_a_home_outside_a_federation_is_told_how_to_join(verb: Called, tmp_path: Path) -> None:
-    lease = [LEASE] if verb.words[-1] == "check" else []  # or it asks for one first
+    lease = [LEASE] if verb.words[-1] == "fit" else []  # or it asks for one first
     result = verb.invoke(*verb.needed(tmp_path), *lease, "--home", tmp_path / "none")
     assert "this home has not joined a federation" in result.stderr
-    assert "`pharoah-tenant enrol`; run, journal and diagnose work without" in result.stderr
+    assert "`pharoah-tenant join`; run, jobs, show and diagnose work without" in result.stderr
     assert not (tmp_path / "none").exists()
 
 
@@ -276,9 +277,28 @@ def test_each_verb_has_its_help_and_each_argument_some_words(verb: Called) -> No
     assert [one.name for one in verb.command.params if not getattr(one, "help", None)] == []
 
 
+OLD = [(program, *pair) for program, app in PROGRAMS.items() for pair in get_command(app).renamed.items()]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("program", "old", "new"), OLD)
+def test_an_old_spelling_is_the_verb_of_its_new_one_and_is_told_to_no_program(program: str, old: str, new: str) -> None:
+    shown, expected = (CliRunner().invoke(PROGRAMS[program], [*words.split(), "-h"]) for words in (old, new))
+    assert (shown.exit_code, shown.stderr, shown.stdout) == (0, "", expected.stdout)
+    assert f" {old} " not in CliRunner().invoke(PROGRAMS[program], ["-h"]).stdout
+
+
+@pytest.mark.parametrize("program", ["pharoah-tenant", "pharoah-trustee"])
+def test_the_verbs_of_a_program_fit_on_a_screen(program: str) -> None:
+    shown = CliRunner().invoke(PROGRAMS[program], ["-h"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert len(shown.stdout.splitlines()) <= 40
+    first = CliRunner().invoke(PROGRAMS[program], [])
+    assert (first.exit_code, len(first.stdout.splitlines())) == (0, 4)
+    assert first.stdout.startswith("start here\n")
+
+
 def test_a_mistyped_verb_is_guessed_once() -> None:
-    told = CliRunner().invoke(PROGRAMS["pharoah-tenant"], ["jurnal"])
-    assert (told.exit_code, told.stderr.count("Did you mean"), told.stderr.count("journal")) == (2, 1, 1)
+    told = CliRunner().invoke(PROGRAMS["pharoah-tenant"], ["shwo"])
+    assert (told.exit_code, told.stderr.count("Did you mean"), told.stderr.count("show")) == (2, 1, 1)
 
 
 def test_standard_input_is_a_file_once() -> None:

@@ -155,7 +155,7 @@ def test_a_home_without_a_pinned_directory_says_how_to_get_one(tmp_path: Path) -
     with pytest.raises(NotEnrolled) as error:
         opened(tmp_path)
     assert error.value.diagnostics().startswith(
-        "this home has not joined a federation\nhint: join with `pharoah-tenant enrol`"
+        "this home has not joined a federation\nhint: join with `pharoah-tenant join`"
     )
     with pytest.raises(NotEnrolled, match="there is no directory to pin"):
         pin(tmp_path, [])

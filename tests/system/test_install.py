@@ -69,14 +69,15 @@ def test_the_command_line_loads_nothing_heavy(tmp_path: Path) -> None:
     ("words", "code"),
     [
         (["status"], 3),
-        (["journal"], 3),
-        (["leases"], 3),
+        (["show", "--only", "journal"], 3),
+        (["jobs"], 3),
+        (["show"], 3),
         (["diagnose", str(LOGS / "nccl_timeout_error_messy.log")], 0),
         (["check", "--latest"], 3),
         (["changes", "--latest"], 3),
         (["attach", "nowhere"], 2),
-        (["gate"], 0),
-        (["exclude"], 0),
+        (["check", "gate"], 0),
+        (["check", "exclude"], 0),
         (["restart"], 3),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -231,13 +232,15 @@ def test_a_clean_environment_runs_a_job_and_says_why_it_failed(core: Path, tmp_p
     assert call(tenant, "--version").stdout == f"pharoah {PROJECT['version']}\n"
     assert call(tenant, "status", *home).returncode == 3
     assert call(tenant, "run", *home, "--", "sh", "-c", "exit 3").returncode == 3
-    journal = json.loads(call(tenant, "journal", *home, "--json").stdout)
+    journal = json.loads(call(tenant, "show", "--only", "journal", *home, "--json").stdout)
     assert [(one["state"], one["exit_code"]) for one in journal["attempts"]] == [("failed", 3)]
     assert call(tenant, "status", *home).returncode == 1
     found = call(tenant, "diagnose", LOGS / "nccl_timeout_error_messy.log", *home, "--json")
     assert json.loads(found.stdout)["reason"] == "collective_timeout"
-    assert ["linear", []] in json.loads(call(tenant, "describe", tmp_path / "trace.json", "--json").stdout)["structure"]
-    assert len(json.loads(call(tenant, "leases", *home, "--json").stdout)["leases"]) == 1
+    assert ["linear", []] in json.loads(call(tenant, "workload", "describe", tmp_path / "trace.json", "--json").stdout)[
+        "structure"
+    ]
+    assert len(json.loads(call(tenant, "jobs", *home, "--json").stdout)["leases"]) == 1
     assert call(tenant, "changes", "--latest", *home).returncode == 2
     assert "not joined a federation" in call(tenant, "check", "--latest", *home).stderr
 
@@ -246,7 +249,7 @@ def test_a_clean_environment_runs_a_job_and_says_why_it_failed(core: Path, tmp_p
 @pytest.mark.parametrize(
     ("words", "extra"),
     [
-        ("pharoah-tenant enrol", "federation"),
+        ("pharoah-tenant join", "federation"),
         ("pharoah-tenant page", "page"),
         ("pharoah-trustee init --address localhost:7100", "trustee"),
     ],

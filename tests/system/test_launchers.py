@@ -108,7 +108,7 @@ def run(home: Path, *command: str) -> str:
 
 
 def attempts(home: Path) -> list[dict[str, Any]]:
-    command = [sys.executable, "-m", "tenant_client", "journal", "--json", "--home", str(home)]
+    command = [sys.executable, "-m", "tenant_client", "show", "--only", "journal", "--json", "--home", str(home)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=True)
     found: list[dict[str, Any]] = json.loads(done.stdout)["attempts"]
     return found

@@ -50,6 +50,8 @@ def wrong_in(program: str, rest: str) -> str:
     command, words = get_command(PROGRAMS[program]), rest.split()
     words = words[: words.index("--")] if "--" in words else words
     while isinstance(command, click.Group) and words and words[0][0].isalpha():
+        if old := [old for old in getattr(command, "renamed", ()) if words[: len(old.split())] == old.split()]:
+            return max(old)  # an old spelling
         try:
             _, below, words = command.resolve_command(click.Context(command), words)
         except click.UsageError:
@@ -104,6 +106,9 @@ def test_settings_by_section_are_there(document: Path) -> None:
 def test_what_is_not_there_is_noticed() -> None:
     assert wrong_in("pharoah-tenant", " chek LEASE") == "chek"
     assert wrong_in("pharoah-tenant", " check LEASE --onlin") == "--onlin"
+    assert wrong_in("pharoah-tenant", " show LEASE --only path --from 3 --too 4") == "--too"
+    assert wrong_in("pharoah-tenant", " journal fix LEASE network_error") == "journal fix"
+    assert not wrong_in("pharoah-tenant", " show LEASE --only path --from 3 --to 4")
     assert not wrong_in("pharoah-tenant", " confirm memory --seconds 2 --json")
     assert not wrong_in("pharoah-tenant", " run --describe now -- python train.py --any")
 

@@ -52,7 +52,7 @@ class Running:
     def card(self, number: int, *options: str) -> MemberCard:
         """The tenant makes a card, and the provider opens it."""
         file = self.root / f"{number}.card"
-        words = ["enrol", "--home", str(self.home(number)), "--card", str(file), *options]
+        words = ["join", "--home", str(self.home(number)), "--card", str(file), *options]
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.stderr
         return open_member_card(file.read_bytes())

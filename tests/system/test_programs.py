@@ -184,9 +184,9 @@ def test_a_lease_becomes_a_claim_that_holds_by_the_providers_keys(federation: Ru
     """Granted by the real provider, anchored by real trustees, verified by the file that is published."""
     places, home = federation.places, str(federation.places.tenant(1))
     claim, keys = tmp_path / "claim.json", tmp_path / "keys.json"
-    lease = json.loads(run("tenant_client", "leases", "--home", home, "--json"))["leases"][0]["lease"]
+    lease = json.loads(run("tenant_client", "jobs", "--home", home, "--json"))["leases"][0]["lease"]
     told = json.loads(run("tenant_client", "evidence", lease, "--home", home, "--out", str(claim), "--json"))
-    assert schemas.held("pharoah-tenant evidence", json.dumps(told))["refused"] == ""
+    assert schemas.held("pharoah-tenant privacy evidence", json.dumps(told))["refused"] == ""
     schemas.held("pharoah-provider keys", provider(places, "keys", "--out", str(keys), "--json"))
     said = run("tenant_client.program.claims.verify_claim", str(claim), str(keys)).splitlines()
     assert said[0] == "verified"

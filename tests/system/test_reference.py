@@ -12,12 +12,11 @@ from typer.main import get_command
 from federation.base.console import verbs_of
 from tests.support import schemas
 
-NO_SCHEMA = {"pharoah-tenant signature": "the old name of `tokens`"}
 FIGURES = (  # studies whose JSON has figures by name, as many as there are parts
     *("audit", "confirm", "cost", "diagnosis", "explanations", "gpu", "install-size", "labelled-logs"),
     *("odd-ranks", "overhead", "poison", "replacement", "stragglers", "sureness", "syndromes", "two-sided"),
 )
-NO_SCHEMA |= {f"pharoah-sim study {name}": "figures by name" for name in FIGURES}
+NO_SCHEMA = {f"pharoah-sim study {name}": "figures by name" for name in FIGURES}
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +27,8 @@ def generate() -> ModuleType:
 def test_manual_pages_tell_every_verb_and_no_line_is_taken_for_a_request(generate: ModuleType) -> None:
     pages = generate.manuals()
     assert set(pages) == {f"{program}.1" for program in generate.PROGRAMS}
-    assert '.SS "pharoah\\-tenant check [OPTIONS] [LEASE]"' in pages["pharoah-tenant.1"]
-    assert "signature [" not in pages["pharoah-tenant.1"]
+    assert '.SS "pharoah\\-tenant check fit [OPTIONS] [JOB]"' in pages["pharoah-tenant.1"]
+    assert "enrol [" not in pages["pharoah-tenant.1"]
     for line in "".join(pages.values()).splitlines():
         assert not line.startswith("'")
         assert not line.startswith(".") or line.split()[0] in (".TH", ".SH", ".SS", ".TP", ".B")
@@ -38,8 +37,7 @@ def test_manual_pages_tell_every_verb_and_no_line_is_taken_for_a_request(generat
 def test_every_verb_setting_and_message_has_words(generate: ModuleType) -> None:
     pages = generate.pages()
     assert (
-        "| `LEASE` | The lease, or the start of its name (see `leases`). Also `PHAROAH_LEASE`. |  |"
-        in pages["commands.md"]
+        "| `JOB` | The job, or the start of its name (see `jobs`). Also `PHAROAH_LEASE`. |  |" in pages["commands.md"]
     )
     assert "| `epsilon` | `PHAROAH_PLAN_EPSILON` | float above 0 | `1.0` |" in pages["settings.md"]
     assert "`pharoah/hint/1`" in pages["messages.md"]
@@ -59,7 +57,7 @@ def in_json(words: str, command: click.Command) -> Iterator[str]:
 
 def test_every_verb_with_json_has_a_schema_or_a_reason(generate: ModuleType) -> None:
     verbs = {verb for program, app in generate.PROGRAMS.items() for verb in in_json(program, get_command(app))}
-    # "pharoah-provider round --give-up" and "pharoah-tenant enrol INVITATION" are further forms of a verb.
+    # "pharoah-provider round --give-up" and "pharoah-tenant join INVITATION" are further forms of a verb.
     forms = [[word for word in form.split() if word[0] != "-" and word.islower()] for form in generate.JSON]
     assert {" ".join(words) for words in forms} == verbs - set(NO_SCHEMA)
     assert set(NO_SCHEMA) <= verbs

@@ -109,7 +109,7 @@ def test_the_run_writes_its_outcome_and_a_report_that_loads_nothing(played: Path
 @pytest.mark.nightly
 def test_the_budget_of_a_tenant_shows_each_week_once(played: Path) -> None:
     home = str(played / "homes" / "tenants" / "000")
-    view = json.loads(call("tenant", "budget", "--home", home, "--json").stdout)
+    view = json.loads(call("tenant", "privacy", "budget", "--home", home, "--json").stdout)
     (first, second), now = ([line["window_hours"] for line in view["lines"]]), time.time() / 3600
     assert first[1] == second[0] == first[0] + 168 == second[1] - 168
     assert now - 168 < second[1] <= now, "the last whole week"
@@ -119,17 +119,17 @@ def test_the_budget_of_a_tenant_shows_each_week_once(played: Path) -> None:
 
 def test_a_preview_counts_what_the_journal_holds_and_names_every_byte(played: Path) -> None:
     home = str(played / "homes" / "tenants" / "000")
-    view = json.loads(call("tenant", "preview", "--home", home, "--json").stdout)
+    view = json.loads(call("tenant", "privacy", "preview", "--home", home, "--json").stdout)
     assert view["message_bytes"] > 8 * view["cells"]
     assert all(cell["count"] >= 1 for cell in view["counts"])
-    told = call("tenant", "preview", "--home", home).stdout
+    told = call("tenant", "privacy", "preview", "--home", home).stdout
     assert f"{view['message_bytes']} bytes" in told
 
 
 def test_check_answers_with_its_exit_code(played: Path) -> None:
     home = played / "homes" / "tenants" / "000"
     told = call("tenant", "check", "--latest", "--home", str(home), "--json")
-    assert schemas.held("pharoah-tenant check", told.stdout)["verdict"] == told.exit_code
+    assert schemas.held("pharoah-tenant check fit", told.stdout)["verdict"] == told.exit_code
     unknown = call("tenant", "check", "00", "--home", str(home))
     assert unknown.exit_code == 3
     assert "no lease '00'" in unknown.stderr
@@ -160,7 +160,7 @@ def test_the_pages_of_both_sides_open_in_the_homes_of_a_run(played: Path) -> Non
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_missing_home_or_scenario_is_an_error_with_a_hint(program: str, tmp_path: Path) -> None:
     wrong = {
-        "tenant": ["budget", "--home", str(tmp_path)],
+        "tenant": ["privacy", "budget", "--home", str(tmp_path)],
         "provider": ["release", "--home", str(tmp_path)],
         "sim": ["run", "--scenario", "no-such"],
     }

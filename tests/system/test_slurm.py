@@ -103,7 +103,9 @@ class Cloud:
 
     def journal(self, number: int) -> list[dict[str, Any]]:
         """The attempts of a tenant."""
-        attempts: list[dict[str, Any]] = json.loads(self.as_tenant(number, "journal", "--json"))["attempts"]
+        attempts: list[dict[str, Any]] = json.loads(self.as_tenant(number, "show", "--only", "journal", "--json"))[
+            "attempts"
+        ]
         return attempts
 
     def as_tenant(self, number: int, *words: str) -> str:
@@ -139,7 +141,7 @@ def prepare(cloud: Cloud) -> None:
         (home / "policy.toml").write_text((home / "policy.toml").read_text() + "epsilon_per_window = 100.0\n")
         key = root / f"{number}.lease-key"
         cloud.provider("lease-key", names[home], "--out", str(key))
-        cloud.as_tenant(number, "enrol", "--lease-key", str(key))
+        cloud.as_tenant(number, "join", "--lease-key", str(key))
     for folder in ("traces", "faults"):
         (root / folder).mkdir()
     for job, step in ((FRAGILE, Transformer().step()), (STURDY, convnet())):
@@ -184,7 +186,7 @@ def verdicts(output: str) -> list[str]:
 
 
 def lands_elsewhere(cloud: Cloud) -> None:
-    """A job that only the node with the fault is free for goes there, and with the list of `exclude` to another."""
+    """A job that only the faulty node is free for goes there, and with the list of `check exclude` elsewhere."""
 
     def submit(nodes: str) -> int:
         return cloud.cluster.submit("-A", cloud.account(1), f"--exclude={nodes}", "-o", "/dev/null", "--wrap", "true")
@@ -192,9 +194,9 @@ def lands_elsewhere(cloud: Cloud) -> None:
     def node_of(job: int) -> str:
         return cloud.cluster.run("sacct", "-X", "-n", "-P", "--format=NodeList", f"--jobs={job}")
 
-    bad = cloud.as_tenant(1, "exclude", "--job", FRAGILE).strip()
+    bad = cloud.as_tenant(1, "check", "exclude", "--job", FRAGILE).strip()
     assert bad == BAD
-    assert cloud.as_tenant(1, "exclude", "--job", STURDY) == ""
+    assert cloud.as_tenant(1, "check", "exclude", "--job", STURDY) == ""
     others = ",".join(node for node in NODES if node != BAD)
     cloud.cluster.run("scontrol", "update", f"nodename={others}", "state=drain", "reason=test")
     without = submit("")  # as where the list is empty

@@ -50,11 +50,11 @@ def test_run_journal_and_page_say_the_same_three_lines_and_the_last_one_works(tm
     home = tmp_path / "home"
     stderr = run(home, JOB).stderr.splitlines()
     at = next(number for number, line in enumerate(stderr) if "attempt 1 of" in line)
-    cause, do, following = (line.removeprefix("pharoah-tenant: ") for line in stderr[at : at + 3])
+    cause, do, following = (line.removeprefix("pharoah-tenant: ") for line in (*stderr[at : at + 2], stderr[-1]))
     cause = cause.removeprefix(f"attempt 1 of {LEASE} failed: ")
     assert re.fullmatch(r"key_error: stderr\.log, line 1: KeyError: 'lr'", cause)
-    assert (do.startswith("do: Check the missing key"), following) == (True, f"next: pharoah-tenant explain {LEASE}")
-    for told in (call("journal", "--home", home).stdout, page(home, "/attempts"), page(home, "/")):
+    assert (do.startswith("do: Check the missing key"), following) == (True, f"next: pharoah-tenant show {LEASE}")
+    for told in (call("show", "--only", "journal", "--home", home).stdout, page(home, "/attempts"), page(home, "/")):
         places = [told.index(line) for line in (cause, do, following)]
         assert places == sorted(places)
     command = shlex.split(following.removeprefix("next: pharoah-tenant "))
@@ -66,18 +66,22 @@ def test_run_journal_and_page_say_the_same_three_lines_and_the_last_one_works(tm
 def test_the_advice_is_that_of_the_evidence_before_that_of_the_reason(tmp_path: Path) -> None:
     own = AttemptCause("connection_error", 1, sentence="connection_error: rank 1: refused", advice="Start your server.")
     journalled(tmp_path, FAILED, own)
-    for told in (call("journal", "--home", tmp_path).stdout, page(tmp_path, "/attempts")):
+    for told in (call("show", "--only", "journal", "--home", tmp_path).stdout, page(tmp_path, "/attempts")):
         assert "do: Start your server." in told
     assert after_failure("a", FAILED, AttemptCause("connection_error"))[1] != "do: Start your server."
 
 
 def test_of_a_success_no_failure_is_told_but_its_findings_are(tmp_path: Path) -> None:
     journalled(tmp_path, SUCCEEDED, AttemptCause("key_error", sentence="key_error: what it was"), SLOW)
-    for told in (call("journal", "--home", tmp_path).stdout, page(tmp_path, "/attempts"), page(tmp_path, "/")):
+    for told in (
+        call("show", "--only", "journal", "--home", tmp_path).stdout,
+        page(tmp_path, "/attempts"),
+        page(tmp_path, "/"),
+    ):
         assert "key_error" not in told
         assert "probably" not in told
         assert "explain" not in told
-    assert "slow_function: rank 1" in call("journal", "--home", tmp_path).stdout
+    assert "slow_function: rank 1" in call("show", "--only", "journal", "--home", tmp_path).stdout
     assert "slow_function: rank 1" in page(tmp_path, "/attempts")
 
 
@@ -96,7 +100,7 @@ def test_what_somebody_ended_has_its_cause_and_advice_only_where_there_is_someth
 def test_of_an_unknown_cause_the_unusual_lines_are_the_thing_to_read(tmp_path: Path) -> None:
     _, do, following = after_failure("a b", FAILED, AttemptCause(sentence="cause unknown: no known error pattern"))
     assert do == "do: Read the unusual lines that `pharoah-tenant diagnose 'a b'` shows."
-    assert following == "next: pharoah-tenant explain 'a b'"
+    assert following == "next: pharoah-tenant show 'a b'"
     run(tmp_path, ["sh", "-c", "echo 'fabricd: lease 12 of plane b was revoked, aborting'; exit 3"])
     read = call("diagnose", LEASE, "--home", tmp_path)
     assert (read.exit_code, "plane b was revoked" in read.stdout) == (3, True)
@@ -106,7 +110,11 @@ def test_without_a_federation_nothing_is_told_to_be_reported(tmp_path: Path) -> 
     journalled(tmp_path, FAILED, AttemptCause("key_error", sentence="key_error: x"))
     with closing(open_database(tmp_path / "tenant.db")) as connection:
         Attempts(connection).count(LEASE, 1)
-    for told in (call("journal", "--home", tmp_path).stdout, page(tmp_path, "/attempts"), page(tmp_path, "/")):
+    for told in (
+        call("show", "--only", "journal", "--home", tmp_path).stdout,
+        page(tmp_path, "/attempts"),
+        page(tmp_path, "/"),
+    ):
         assert not re.search(r"report|round|noisy", told)
 
 
@@ -125,4 +133,4 @@ def test_when_the_workload_will_be_described_is_said_once_and_that_it_was_not_at
     assert stderr.count(f"workload not described yet: {note}") == 1
     late = "the job ended before its profile, due 402 s after the first step (host busy: load 5.8 per core)"
     assert f"workload not described: {late}" in stderr
-    assert f"workload not described: {late}" in call("journal", "--home", tmp_path / "home").stdout
+    assert f"workload not described: {late}" in call("show", "--only", "journal", "--home", tmp_path / "home").stdout

@@ -56,7 +56,7 @@ def test_a_name_stands_once_and_in_its_order() -> None:
 
 
 def test_what_is_no_catalogue_is_refused_with_a_hint(path: Path) -> None:
-    assert "hint: write one with `pharoah-tenant catalogue`" in refused(path)
+    assert "hint: write one with `pharoah-tenant workload catalogue`" in refused(path)
     path.write_bytes(keys().founding)
     refused(path)
     refused(path.parent)

@@ -1,4 +1,4 @@
-"""`pharoah-tenant changes --only` and `--rules`: whether what changed between two runs may have."""
+"""`pharoah-tenant show --only changes --only` and `--rules`: whether what changed between two runs may have."""
 
 from contextlib import closing
 from pathlib import Path
@@ -35,7 +35,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def asked(home: Path, *words: str) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, ["changes", "new", *words, "--home", str(home)])
+    done = CliRunner().invoke(app, ["show", "--only", "changes", "new", *words, "--home", str(home)])
     return done.exit_code, done.stdout, done.stderr
 
 
@@ -50,7 +50,7 @@ def test_rules_are_read_from_a_file_and_told_as_json(home: Path, tmp_path: Path)
     file = tmp_path / "rules.toml"
     file.write_text('[[rule]]\nnewer = ["nccl"]\nsame = ["operator"]\n[[rule]]\nwithin = ["driver < 550"]\n')
     code, said, _ = asked(home, "--only", "nccl,driver", "--rules", str(file), "--json")
-    told = held("pharoah-tenant changes --rules", said)
+    told = held("pharoah-tenant show --only changes --rules", said)
     assert (code, told["verdict"]) == (1, "broken")
     assert [rule["verdict"] for rule in told["rules"]] == ["holds", "holds", "broken"]
     assert told["rules"][2]["why"] == ["driver 550.2: not driver < 550"]

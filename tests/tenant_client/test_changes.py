@@ -305,7 +305,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def asked(home: Path, *words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["changes", *words, "--home", str(home)])
+    done = CliRunner().invoke(app, ["show", "--only", "changes", *words, "--home", str(home)])
     return done.exit_code, done.output
 
 

@@ -81,7 +81,7 @@ def home(tmp_path: Path) -> Path:
 
 def excluded(home: Path, *words: str) -> tuple[str, str]:
     """What the verb prints on stdout and on stderr; it always ends with 0."""
-    done = CliRunner().invoke(app, ["exclude", "--home", str(home), "--job", "train", *words])
+    done = CliRunner().invoke(app, ["check", "exclude", "--home", str(home), "--job", "train", *words])
     assert done.exit_code == 0, done.output
     return done.stdout, done.stderr
 
@@ -91,7 +91,7 @@ def test_contexts_that_the_bundle_calls_worse_or_suspects_are_left_out(home: Pat
     assert said == "b1,b2,d1\n"  # the surest first; neither those that fit nor those where scripts fail
     assert why.splitlines()[0].startswith("pharoah-tenant: leaves out b1,b2: mismatch: fails 8.0 times as often")
     assert why.splitlines()[1].startswith("pharoah-tenant: leaves out d1: warning: fails")
-    view = held("pharoah-tenant exclude", excluded(home, "--json")[0])
+    view = held("pharoah-tenant check exclude", excluded(home, "--json")[0])
     assert (view["like"], [one["node"] for one in view["nodes"]]) == (str(LEASES[3]), ["b1", "b2", "d1"])
 
 

@@ -292,21 +292,21 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_the_verb_shows_leases_targets_and_budgets(home: Path) -> None:
-    done = CliRunner().invoke(app, ["expectations", "--home", str(home), "--json"])
+    done = CliRunner().invoke(app, ["show", "--only", "expectations", "--home", str(home), "--json"])
     assert done.exit_code == 1  # the hang took 5% where 1% is allowed
-    view = schemas.held("pharoah-tenant expectations", done.stdout)
+    view = schemas.held("pharoah-tenant show --only expectations", done.stdout)
     used = {one["objective"]: one["used"] for one in view["budgets"]}
     assert used["hang_free"] == pytest.approx(5.0)
     assert used["restarts"] is None
-    words = CliRunner().invoke(app, ["expectations", "0a", "--home", str(home)]).stdout
+    words = CliRunner().invoke(app, ["show", "--only", "expectations", "0a", "--home", str(home)]).stdout
     assert "(train 0a): 0.3 h" in words
     assert "hang-free   95.0% (target 99.0%, missed); 0.3 h without a hang" in words
     assert "goodput    100.0% (target 90.0%)" in words
     assert "restarts   unknown: nothing was restarted" in words
     assert "500% of the budget used; burn rate 1h 5.0, 6h 5.0, 3d 5.0; alert: ticket" in words
     (home / "tenant.toml").write_text("[expectations]\nhang_free = 0.9\n")
-    assert CliRunner().invoke(app, ["expectations", "--home", str(home)]).exit_code == 0
-    assert CliRunner().invoke(app, ["expectations", "0b", "--home", str(home)]).exit_code == 3
+    assert CliRunner().invoke(app, ["show", "--only", "expectations", "--home", str(home)]).exit_code == 0
+    assert CliRunner().invoke(app, ["show", "--only", "expectations", "0b", "--home", str(home)]).exit_code == 3
 
 
 def test_the_page_shows_what_the_verb_shows(home: Path) -> None:

@@ -346,13 +346,15 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_the_verb_and_the_journal(home: Path) -> None:
-    done = CliRunner().invoke(app, ["explain", str(LEASE)[:6], "--home", str(home)])
+    done = CliRunner().invoke(app, ["show", "--only", "explain", str(LEASE)[:6], "--home", str(home)])
     assert done.exit_code == 0, done.output
     assert "attempt 1: probably a host (the provider's side): the provider suspects host: 20 times" in done.stdout
-    told = json.loads(CliRunner().invoke(app, ["explain", "--latest", "--json", "--home", str(home)]).stdout)
+    told = json.loads(
+        CliRunner().invoke(app, ["show", "--only", "explain", "--latest", "--json", "--home", str(home)]).stdout
+    )
     assert [one["cause"] for one in told["ranked"]][:2] == ["host", "undecided"]
     assert set(told["ranked"][0]) == {"cause", "side", "weight", "evidence_for", "evidence_against"}
-    shown = CliRunner().invoke(app, ["journal", "show", "--home", str(home)]).stdout
+    shown = CliRunner().invoke(app, ["show", "--only", "journal", "--home", str(home)]).stdout
     assert "probably a host (the provider's side)" in shown
 
 
@@ -369,7 +371,7 @@ def test_the_page_shows_it(home: Path) -> None:
 def test_a_lease_without_trouble_is_said(home: Path) -> None:
     with closing(open_database(home / "tenant.db")) as connection:
         Attempts(connection).begin(str(LeaseId(bytes(16))), 5.0)
-    done = CliRunner().invoke(app, ["explain", "00000000", "--home", str(home)])
+    done = CliRunner().invoke(app, ["show", "--only", "explain", "00000000", "--home", str(home)])
     assert done.exit_code == 3
     assert "nothing to explain" in done.stderr
 

@@ -1,4 +1,4 @@
-"""`journal fix`: the owner's reason replaces the program's, which is kept, until the week is counted."""
+"""`patterns fix`: the owner's reason replaces the program's, which is kept, until the week is counted."""
 
 from contextlib import closing
 from pathlib import Path
@@ -31,7 +31,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def fixed(home: Path, *words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["journal", "fix", *words, "--home", str(home)])
+    done = CliRunner().invoke(app, ["patterns", "fix", *words, "--home", str(home)])
     return done.exit_code, done.output
 
 
@@ -49,7 +49,7 @@ def test_a_fix_changes_what_is_counted_and_keeps_what_was_said(home: Path) -> No
     assert fixed(home, "lease", "nvlink_error", "--attempt", "1")[0] == 0
     assert counted(home) == [(11.0, "nvlink_error"), (12.0, "value_error")]
     code, said = fixed(home, "lease", "segmentation_fault", "--attempt", "1", "--json")
-    view = held("pharoah-tenant journal fix", said)
+    view = held("pharoah-tenant patterns fix", said)
     assert (code, view["said"], view["reason"], view["counted"]) == (
         0,
         "value_error",
@@ -57,11 +57,11 @@ def test_a_fix_changes_what_is_counted_and_keeps_what_was_said(home: Path) -> No
         "runtime_error",
     )
     assert counted(home) == [(11.0, "runtime_error"), (12.0, "value_error")]
-    shown = CliRunner().invoke(app, ["journal", "--home", str(home), "--json"])
-    first = held("pharoah-tenant journal show", shown.stdout)["attempts"][0]
+    shown = CliRunner().invoke(app, ["show", "--only", "journal", "--home", str(home), "--json"])
+    first = held("pharoah-tenant show --only journal", shown.stdout)["attempts"][0]
     assert (first["cause"]["reason"], first["said"]) == ("segmentation_fault", "value_error")
     assert first["cause"]["sentence"] == "value_error: …"
-    text = CliRunner().invoke(app, ["journal", "--home", str(home)]).output
+    text = CliRunner().invoke(app, ["show", "--only", "journal", "--home", str(home)]).output
     assert "segmentation_fault, as you fixed it; Pharoah had said:" in text
 
 

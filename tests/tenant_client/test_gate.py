@@ -61,7 +61,7 @@ def grants(monkeypatch: pytest.MonkeyPatch) -> dict[LeaseId, dict[str, str]]:
 
 def gated(home: Path, *words: str) -> tuple[int, str]:
     """Exit code and output."""
-    done = CliRunner().invoke(app, ["gate", "--home", str(home), "--lease", str(NOW), *words])
+    done = CliRunner().invoke(app, ["check", "gate", "--home", str(home), "--lease", str(NOW), *words])
     return done.exit_code, done.stdout
 
 
@@ -147,7 +147,7 @@ def prolog(tmp_path: Path, program: str, **environment: str) -> tuple[int, str]:
     ("program", "code"), [("exit 4", 1), ("exit 0", 0), ("exit 1", 0), ("exit 2", 0), ("exit 3", 0), ("kill -9 $$", 0)]
 )
 def test_the_script_refuses_by_one_code_alone(tmp_path: Path, program: str, code: int) -> None:
-    assert prolog(tmp_path, f"echo $1; {program}") == (code, "gate\n")
+    assert prolog(tmp_path, f"echo $1 $2; {program}") == (code, "check gate\n")
 
 
 def test_the_script_does_not_wait_for_a_program_that_hangs(tmp_path: Path) -> None:

@@ -144,13 +144,13 @@ def home(tmp_path: Path) -> Path:
     for number in range(3):
         assert ran(home, f"good-{number}", 0, STEPS + "shutdown: bye\n") == []
     assert ran(home, "first", 3, STEPS + REVOKED + "shutdown: bye\n") == []
-    assert call("helped", "first", "restarted the fabric daemon", "--home", home).exit_code == 0
+    assert call("patterns", "helped", "first", "restarted the fabric daemon", "--home", home).exit_code == 0
     assert ran(home, "second", 3, STEPS + REVOKED.replace("12", "99") + "shutdown: bye\n") == []
     return home
 
 
 def test_runs_learn_rules_and_a_failure_is_told_without_what_healthy_ones_print(home: Path) -> None:
-    told = json.loads(call("rules", "--home", home, "--json").stdout)
+    told = json.loads(call("patterns", "rules", "--home", home, "--json").stdout)
     assert told == {"workloads": [{"workload": "train.py", "enabled": 2, "disabled": 0}]}
     with closing(open_database(home / "tenant.db")) as connection:
         lines = Incidents(connection).kept()[0].lines
@@ -159,10 +159,12 @@ def test_runs_learn_rules_and_a_failure_is_told_without_what_healthy_ones_print(
 
 
 def test_the_journal_shows_the_precedent_and_what_helped(home: Path) -> None:
-    view = schemas.held("pharoah-tenant journal show", call("journal", "--home", home, "--json").stdout)
+    view = schemas.held(
+        "pharoah-tenant show --only journal", call("show", "--only", "journal", "--home", home, "--json").stdout
+    )
     (precedent,) = view["incidents"][1]["precedents"]
     assert (precedent["lease"], precedent["helped"]) == ("first", "restarted the fabric daemon")
-    assert "helped: restarted the fabric daemon" in call("journal", "--home", home).stdout
+    assert "helped: restarted the fabric daemon" in call("show", "--only", "journal", "--home", home).stdout
 
 
 def test_diagnose_shows_precedents_of_the_home_and_keeps_none(home: Path, tmp_path: Path) -> None:
@@ -181,15 +183,17 @@ def test_diagnose_shows_precedents_of_the_home_and_keeps_none(home: Path, tmp_pa
 def test_rules_show_the_unusual_lines_of_a_log(home: Path, tmp_path: Path) -> None:
     log = tmp_path / "new.log"
     log.write_text(STEPS + REVOKED)
-    told = schemas.held("pharoah-tenant rules LOG", call("rules", log, "--home", home, "--json").stdout)
+    told = schemas.held(
+        "pharoah-tenant patterns rules LOG", call("patterns", "rules", log, "--home", home, "--json").stdout
+    )
     assert (told["workload"], told["lines"], told["left"]) == ("train.py", 21, [REVOKED.strip()])
-    assert call("rules", log, "--home", home).stdout == REVOKED
+    assert call("patterns", "rules", log, "--home", home).stdout == REVOKED
 
 
 def test_without_rules_or_a_failure_there_is_a_hint(tmp_path: Path) -> None:
-    assert call("rules", "--home", tmp_path).exit_code == 3
+    assert call("patterns", "rules", "--home", tmp_path).exit_code == 3
     ran(tmp_path / "home", "good", 0, STEPS)
-    told = call("helped", "good", "nothing", "--home", tmp_path / "home")
+    told = call("patterns", "helped", "good", "nothing", "--home", tmp_path / "home")
     assert told.exit_code == 2
     assert "no failure" in told.stderr
 

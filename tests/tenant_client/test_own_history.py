@@ -230,7 +230,7 @@ def test_a_check_counts_own_failures_and_says_how_many(homes: Path) -> None:
     code, said = asked(homes, 0)
     assert code == CheckVerdict.MISMATCH
     assert "of these, yours: 38 failures on 2 leases, 0.8 expected" in said
-    view = held("pharoah-tenant check", asked(homes, 0, "--json")[1])
+    view = held("pharoah-tenant check fit", asked(homes, 0, "--json")[1])
     assert view["own"] == {"leases": 2, "failures": 38.0, "expected": pytest.approx(0.8), "share": 0.0}
 
 

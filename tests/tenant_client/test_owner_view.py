@@ -177,16 +177,16 @@ def test_the_verbs_say_when_windows_count_again_and_what_was_given_back(tmp_path
     pin(home, [keys().founding, keys().provider.sign(next_entry(keys().directory, joined=[member]))])
     (home / "policy.toml").write_text("owners_minimum = 3\ncohort_minimum = 3\ncolluding_share = 0.3\n")
     (tmp_path / "plan").write_bytes(signed(SECOND))
-    told = call("preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
+    told = call("privacy", "preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
     assert "counts from hour" not in told.stdout
     assert "each count + noise + masks mod 2^64" in told.stdout
     with closing(open_tenant(home, (), os.urandom, InsecureSilence())) as tenant:
         tenant.contribute(signed(a_plan()))
         tenant.end(shown(ended(a_plan(), (1, 2, 3))))
-    told = call("preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
+    told = call("privacy", "preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
     assert "counts from hour 0: windows that were not counted before are included;" in told.stdout
     assert "a job that ran in all of them pays epsilon 2.000" in told.stdout
-    told = call("budget", "--home", str(home))
+    told = call("privacy", "budget", "--home", str(home))
     assert "limit per job and window: epsilon 1 at delta 1e-08" in told.stdout
     assert "hours      0–168    0 rounds  spent 0.000  left 1.000  (1 round given back: not opened)" in told.stdout
 
@@ -250,37 +250,37 @@ def test_leases_that_the_provider_never_asked_about_are_not_listed(tmp_path: Pat
 
 def test_the_bytes_that_are_shown_are_the_bytes_that_left(played: Federation, home: Path) -> None:
     round_id = str(plan_of(played).round_id)
-    told = call("sent", "--home", str(home), "--round", round_id, "--json")
-    shown = schemas.held("pharoah-tenant sent --round", told.stdout)
+    told = call("privacy", "sent", "--home", str(home), "--round", round_id, "--json")
+    shown = schemas.held("pharoah-tenant privacy sent --round", told.stdout)
     assert bytes.fromhex("".join(part["hex"] for part in shown["parts"])) == message_of(played)
 
 
 def test_the_verbs_print_for_people_too(home: Path) -> None:
-    told = call("sent", "--home", str(home))
+    told = call("privacy", "sent", "--home", str(home))
     assert told.exit_code == 0
     assert "contribution" in told.stdout
     assert "epoch 0: 4 blinded elements to trustee 3" in told.stdout
     assert "epoch 0: signed ownership of 5 tokens: " in told.stdout
     assert "directory entry 0: receipt with the pinned digest " in told.stdout
     assert "each received bundle or list of rounds that are over: a receipt with its digest" in told.stdout
-    assert "signature: your signature" in call("preview", "--home", str(home)).stdout
+    assert "signature: your signature" in call("privacy", "preview", "--home", str(home)).stdout
 
 
 def test_a_round_that_was_not_answered_is_unknown(home: Path) -> None:
-    told = call("sent", "--home", str(home), "--round", "00" * 16)
+    told = call("privacy", "sent", "--home", str(home), "--round", "00" * 16)
     assert told.exit_code == 3
     assert "was not answered" in told.stderr
 
 
 def test_a_plan_that_cannot_be_read_is_an_error(home: Path, tmp_path: Path) -> None:
-    told = call("preview", "--home", str(home), "--plan", str(tmp_path / "no-such-plan"))
+    told = call("privacy", "preview", "--home", str(home), "--plan", str(tmp_path / "no-such-plan"))
     assert told.exit_code == 2
     assert f": {tmp_path / 'no-such-plan'}" in told.stderr
     assert "hint: pass a signed plan" in told.stderr
-    assert call("preview", "--home", str(home), "--plan", str(tmp_path)).exit_code == 2  # a folder
+    assert call("privacy", "preview", "--home", str(home), "--plan", str(tmp_path)).exit_code == 2  # a folder
 
 
 def test_where_nothing_left_the_verb_says_so(tmp_path: Path) -> None:
     federation = a_federation(tmp_path, 2)
     federation.close()
-    assert call("sent", "--home", str(tmp_path / "tenants" / "000")).exit_code == 3
+    assert call("privacy", "sent", "--home", str(tmp_path / "tenants" / "000")).exit_code == 3

@@ -105,7 +105,9 @@ def home_with(tmp_path: Path, *findings: dict[str, object], state: AttemptState 
 
 
 def ask(home: Path, *options: str) -> tuple[int, dict[str, object]]:
-    result = CliRunner().invoke(app, ["replacement", str(LEASE), "--home", str(home), "--json", *options])
+    result = CliRunner().invoke(
+        app, ["show", "--only", "replacement", str(LEASE), "--home", str(home), "--json", *options]
+    )
     assert result.stdout, result.stderr
     found: dict[str, object] = json.loads(result.stdout)
     return result.exit_code, found
@@ -116,7 +118,9 @@ def test_the_verb_reads_what_the_watch_journalled_of_a_running_attempt(tmp_path:
     home = home_with(tmp_path, finding)
     code, found = ask(home, "--nodes", "a,b,c", "--spare", "d")
     assert (code, found["node_out"], found["node_in"]) == (1, "b", "d")
-    shown = CliRunner().invoke(app, ["replacement", str(LEASE), "--home", str(home), "--nodes", "a,b,c"])
+    shown = CliRunner().invoke(
+        app, ["show", "--only", "replacement", str(LEASE), "--home", str(home), "--nodes", "a,b,c"]
+    )
     assert f"replace b by {ASK_PROVIDER}" in shown.stdout
 
 

@@ -154,13 +154,13 @@ def home(tmp_path: Path) -> Path:
 
 
 def called(home: Path, *words: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["resources", *words, "--home", str(home)])
+    done = CliRunner().invoke(app, ["show", "--only", "resources", *words, "--home", str(home)])
     return done.exit_code, done.stdout
 
 
 def test_the_verb_shows_before_and_after(home: Path) -> None:
     code, text = called(home, "22", "--json")
-    view = schemas.held("pharoah-tenant resources", text)
+    view = schemas.held("pharoah-tenant show --only resources", text)
     assert (code, view["alike"], view["wants_memory"]) == (1, "exact", True)
     memory = view["demands"][0]
     assert (memory["quantity"], memory["verdict"], memory["measured"]) == ("rank_bytes", "more", 8e8)

@@ -87,11 +87,13 @@ def test_the_verb_places_checkpoints_by_their_time(tmp_path: Path) -> None:
     saved = tmp_path / "model.pt"
     saved.touch()
     os.utime(saved, (305, 305))
-    result = CliRunner().invoke(app, ["restart", "lease", "--home", str(tmp_path), "--saved", str(saved), "--json"])
+    result = CliRunner().invoke(
+        app, ["show", "--only", "restart", "lease", "--home", str(tmp_path), "--saved", str(saved), "--json"]
+    )
     assert result.exit_code == 1
-    told = held("pharoah-tenant restart", result.stdout)
+    told = held("pharoah-tenant show --only restart", result.stdout)
     assert (told["checkpoint"], told["skip"], told["ranks"]) == (300, [441, 450], [1])
-    assert CliRunner().invoke(app, ["restart", "nobody", "--home", str(tmp_path)]).exit_code == 3
+    assert CliRunner().invoke(app, ["show", "--only", "restart", "nobody", "--home", str(tmp_path)]).exit_code == 3
 
 
 def test_the_verb_takes_the_run_of_this_very_name_though_a_newer_one_begins_so(tmp_path: Path) -> None:
@@ -103,7 +105,7 @@ def test_the_verb_takes_the_run_of_this_very_name_though_a_newer_one_begins_so(t
         os.utime(run_dir, (number, number))
 
     def asked(name: str) -> tuple[int, str]:
-        done = CliRunner().invoke(app, ["restart", name, "--home", str(tmp_path)])
+        done = CliRunner().invoke(app, ["show", "--only", "restart", name, "--home", str(tmp_path)])
         return done.exit_code, done.stdout + done.stderr
 
     assert asked("nan")[0] == 1

@@ -219,7 +219,7 @@ def test_the_job_gets_its_own_environment_and_little_more(tmp_path: Path) -> Non
     assert Path(run_dir).parent == tmp_path / "home/runs"
     assert Path(run_dir).stat().st_mode & 0o777 == 0o700
     first, _, rest = wrapped["PYTHONPATH"].partition(os.pathsep)
-    assert first.endswith("/tenant_client/run/hook/autoload")
+    assert first.endswith("/tenant_client/doctor/run/hook/autoload")
     assert wrapped | {"PYTHONPATH": rest} == plain
     unsampled = json.loads(run(tmp_path / "home", job, ["--no-sample"], env=own).stdout)
     assert unsampled["PYTHONPATH"] == plain["PYTHONPATH"]
@@ -274,7 +274,7 @@ def test_a_good_end_is_one_line(tmp_path: Path) -> None:
 def test_a_failure_that_is_known_of_its_versions_is_named(tmp_path: Path) -> None:
     line = "ImportError: libtorch_cuda.so: undefined symbol: ncclCommRegister"
     job = ["sh", "-c", f"echo torch==2.2.0; echo 'NCCL version 2.18.1+cuda12.1'; echo '{line}' >&2; exit 1"]
-    failed, do, following, *known = run(tmp_path / "home", job, ["--lease", "aa11"]).stderr.splitlines()[1:]
+    failed, do, *known, _, following = run(tmp_path / "home", job, ["--lease", "aa11"]).stderr.splitlines()[1:]
     assert failed.startswith("pharoah-tenant: attempt 1 of aa11 failed: ")
     assert (do[:20], following[:22]) == ("pharoah-tenant: do: ", "pharoah-tenant: next: ")
     assert known[0].startswith(

@@ -49,8 +49,7 @@ def run(*words: str | Path) -> Result:
 def said(*words: str | Path) -> dict[str, Any]:
     result = run(*words, "--json")
     assert (result.exit_code, result.stderr) == (0, "")
-    verb = "tokens" if words[0] == "signature" else words[0]
-    found: dict[str, Any] = schemas.held(f"pharoah-tenant {verb}", result.stdout)
+    found: dict[str, Any] = schemas.held(" ".join(["pharoah-tenant", *map(str, words[:2])]), result.stdout)
     return found
 
 
@@ -64,38 +63,33 @@ def failed(*words: str | Path) -> str:
 
 
 def test_an_owner_sees_what_the_workload_looks_like(traces: dict[str, Path]) -> None:
-    found = said("describe", traces["decoder"])
+    found = said("workload", "describe", traces["decoder"])
     assert list(found) == [
         *("precision", "parallelism", "replicas", "versions", "software", "kernel_families"),
         *("structure", "collectives", "operators", "lacks"),
     ]
     assert (found["precision"], found["parallelism"], found["versions"]) == ("bf16", "dp", {"cuda": "12.4"})
     assert ["aten::linear", [768, 256]] in found["structure"]
-    text = run("describe", traces["decoder"]).stdout
+    text = run("workload", "describe", traces["decoder"]).stdout
     assert text.startswith("precision        bf16\nparallelism      dp\nversions         cuda 12.4\n")
     assert "  aten::linear [768 256]\n" in text
     assert f"operators: {len(found['operators'])} " in text
 
 
 def test_files_of_one_job_are_described_together(traces: dict[str, Path]) -> None:
-    assert said("describe", traces["decoder"], traces["batch"])
-    result = run("describe", traces["decoder"], traces["convolutions"], "--json")
+    assert said("workload", "describe", traces["decoder"], traces["batch"])
+    result = run("workload", "describe", traces["decoder"], traces["convolutions"], "--json")
     assert "look like two models" in result.stderr
     both = json.loads(result.stdout)
-    operators = [said("describe", traces[name])["operators"] for name in ("decoder", "convolutions")]
+    operators = [said("workload", "describe", traces[name])["operators"] for name in ("decoder", "convolutions")]
     assert all(operator in both["operators"] for one in operators for operator in one if operator[0] == "aten::gelu")
 
 
 # ---- tokens --------------------------------------------------------------------------------------------------------
 
 
-def test_the_old_name_of_tokens_works_and_is_not_shown(traces: dict[str, Path]) -> None:
-    assert said("signature", traces["decoder"]) == said("tokens", traces["decoder"])
-    assert "signature" not in run("--help").stdout
-
-
 def test_a_signature_is_a_ladder_of_tokens_under_stable_keys(traces: dict[str, Path]) -> None:
-    found = said("tokens", traces["decoder"])
+    found = said("workload", "tokens", traces["decoder"])
     assert list(found) == KEYS
     tokens = [found["family"], found["archetype"], found["subarchetype"], found["exact"]]
     assert len(set(tokens)) == 4
@@ -104,27 +98,31 @@ def test_a_signature_is_a_ladder_of_tokens_under_stable_keys(traces: dict[str, P
 
 
 def test_one_home_gives_the_same_tokens_again_and_another_gives_others(traces: dict[str, Path], tmp_path: Path) -> None:
-    first = said("tokens", traces["decoder"])
-    assert said("tokens", traces["decoder"], "--home", tmp_path / "home") == first
-    other = said("tokens", traces["decoder"], "--home", tmp_path / "another")
+    first = said("workload", "tokens", traces["decoder"])
+    assert said("workload", "tokens", traces["decoder"], "--home", tmp_path / "home") == first
+    other = said("workload", "tokens", traces["decoder"], "--home", tmp_path / "another")
     assert all(other[name] != first[name] for name in ("family", "archetype", "subarchetype", "exact"))
 
 
 def test_one_model_has_one_archetype_whatever_the_batch(traces: dict[str, Path]) -> None:
-    one, batch, convolutions = (said("tokens", traces[name]) for name in ("decoder", "batch", "convolutions"))
+    one, batch, convolutions = (
+        said("workload", "tokens", traces[name]) for name in ("decoder", "batch", "convolutions")
+    )
     assert [one[name] == batch[name] for name in ("family", "archetype", "subarchetype")] == [True] * 3
     assert one["archetype"] != convolutions["archetype"]
 
 
 def test_the_key_is_for_its_owner_only(traces: dict[str, Path], tmp_path: Path) -> None:
-    said("tokens", traces["decoder"])
+    said("workload", "tokens", traces["decoder"])
     key = tmp_path / "home" / "local-tokens.key"
     assert (stat.S_IMODE(key.stat().st_mode), key.stat().st_size) == (0o600, 32)
 
 
 def test_a_home_that_cannot_be_written_warns_and_works(traces: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    results = [run("tokens", traces["decoder"], "--home", tmp_path / "file" / "home", "--json") for _ in range(2)]
+    results = [
+        run("workload", "tokens", traces["decoder"], "--home", tmp_path / "file" / "home", "--json") for _ in range(2)
+    ]
     for result in results:
         assert result.exit_code == 0
         assert result.stderr.startswith("pharoah-tenant: warning: the local key cannot be stored")
@@ -133,7 +131,7 @@ def test_a_home_that_cannot_be_written_warns_and_works(traces: dict[str, Path], 
 
 
 def test_people_see_the_same_tokens(traces: dict[str, Path]) -> None:
-    found, text = said("tokens", traces["decoder"]), run("tokens", traces["decoder"]).stdout
+    found, text = said("workload", "tokens", traces["decoder"]), run("workload", "tokens", traces["decoder"]).stdout
     for name, label in (("family", "family"), ("subarchetype", "sub-archetype"), ("exact", "exact")):
         assert f"{label:13} {found[name]}\n" in text
     assert text.endswith("nearest       no catalogue\n")
@@ -143,21 +141,21 @@ def test_people_see_the_same_tokens(traces: dict[str, Path]) -> None:
 
 
 def test_two_runs_of_one_model_are_one_archetype_and_their_difference_is_shown(traces: dict[str, Path]) -> None:
-    found = said("compare", traces["decoder"], traces["batch"])
+    found = said("workload", "compare", traces["decoder"], traces["batch"])
     assert list(found) == [
         *("same_family", "same_archetype", "same_subarchetype", "jaccard", "differences", "first_lacks", "second_lacks")
     ]
     assert found["same_archetype"] is True
-    other = said("compare", traces["decoder"], traces["convolutions"])
+    other = said("workload", "compare", traces["decoder"], traces["convolutions"])
     assert other["same_archetype"] is False
     assert {entry["property"] for entry in other["differences"]} >= {"structure", "operators", "precision"}
-    text = run("compare", traces["decoder"], traces["convolutions"]).stdout
+    text = run("workload", "compare", traces["decoder"], traces["convolutions"]).stdout
     assert "  same archetype      no\n" in text
     assert "    - bf16\n    + fp32\n" in text
 
 
 def test_comparing_leaves_nothing_behind(traces: dict[str, Path], tmp_path: Path) -> None:
-    said("compare", traces["decoder"], traces["batch"])
+    said("workload", "compare", traces["decoder"], traces["batch"])
     assert not (tmp_path / "home").exists()
 
 
@@ -166,22 +164,22 @@ def test_comparing_leaves_nothing_behind(traces: dict[str, Path], tmp_path: Path
 
 def test_a_catalogue_names_the_nearest_workload(traces: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "benchmarks.catalogue"
-    result = run("catalogue", out, f"gpt={traces['batch']}", f"cnn={traces['convolutions']}")
+    result = run("workload", "catalogue", out, f"gpt={traces['batch']}", f"cnn={traces['convolutions']}")
     assert (result.exit_code, result.output) == (0, "")
     assert [entry.name for entry in read_catalogue(out)] == ["cnn", "gpt"]
-    found = said("tokens", traces["decoder"], "--catalogue", out)
+    found = said("workload", "tokens", traces["decoder"], "--catalogue", out)
     assert found["nearest"]["name"] == "gpt"
     assert found["nearest"]["similarity"] > 0.5
-    assert "nearest       gpt (" in run("tokens", traces["decoder"], "--catalogue", out).stdout
-    assert said("compare", traces["decoder"], traces["batch"], "--catalogue", out)["same_archetype"] is True
+    assert "nearest       gpt (" in run("workload", "tokens", traces["decoder"], "--catalogue", out).stdout
+    assert said("workload", "compare", traces["decoder"], traces["batch"], "--catalogue", out)["same_archetype"] is True
 
 
 def test_the_catalogue_may_come_from_the_environment(
     traces: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run("catalogue", tmp_path / "known", f"a={traces['decoder']}")
+    run("workload", "catalogue", tmp_path / "known", f"a={traces['decoder']}")
     monkeypatch.setenv("PHAROAH_CATALOGUE", str(tmp_path / "known"))
-    assert said("tokens", traces["decoder"])["nearest"] == {"name": "a", "similarity": 1.0}
+    assert said("workload", "tokens", traces["decoder"])["nearest"] == {"name": "a", "similarity": 1.0}
 
 
 # ---- errors --------------------------------------------------------------------------------------------------------
@@ -209,7 +207,7 @@ def test_a_catalogue_that_is_none_is_an_error(traces: dict[str, Path], tmp_path:
             error = failed(*verb, "--catalogue", path)
             assert error.startswith(f"pharoah-tenant: error: {fault}")
             assert f": {path}\n" in error
-            assert "hint: write one with `pharoah-tenant catalogue`" in error
+            assert "hint: write one with `pharoah-tenant workload catalogue`" in error
 
 
 def test_names_in_a_catalogue_are_given_once_and_as_pairs(traces: dict[str, Path], tmp_path: Path) -> None:
@@ -318,7 +316,7 @@ def test_versions_of_cuda_and_hip_are_subarchetypes(tmp_path: Path) -> None:
     for place, said_beside in enumerate(beside):
         file = tmp_path / f"{place}.json"
         file.write_bytes(kineto([operator(op) for op in GPT.step()], **said_beside))
-        found.append(said("tokens", file))
+        found.append(said("workload", "tokens", file))
     assert len({one["archetype"] for one in found}) == 1
     assert len({one["subarchetype"] for one in found}) == 4
 
@@ -327,20 +325,22 @@ def test_traces_with_and_without_shapes_are_not_called_different(tmp_path: Path)
     with_shapes, without = tmp_path / "with.json", tmp_path / "without.json"
     with_shapes.write_bytes(kineto([operator(op) for op in GPT.step()]))
     without.write_bytes(kineto([operator(Op(op.name)) for op in GPT.step()]))
-    assert said("describe", without)["lacks"] == ["shapes"]
-    assert "archetype unknown: sizes of tensors were not recorded" in run("describe", without).stdout
-    found = said("compare", with_shapes, without)
+    assert said("workload", "describe", without)["lacks"] == ["shapes"]
+    assert "archetype unknown: sizes of tensors were not recorded" in run("workload", "describe", without).stdout
+    found = said("workload", "compare", with_shapes, without)
     assert (found["same_archetype"], found["first_lacks"], found["second_lacks"]) == (None, [], ["shapes"])
-    assert "  same archetype      unknown\n" in run("compare", with_shapes, without).stdout
-    run("catalogue", tmp_path / "known", f"gpt={with_shapes}")
-    assert said("compare", with_shapes, without, "--catalogue", tmp_path / "known")["same_archetype"] is None
-    assert said("compare", without, without, "--catalogue", tmp_path / "known")["same_archetype"] is True
+    assert "  same archetype      unknown\n" in run("workload", "compare", with_shapes, without).stdout
+    run("workload", "catalogue", tmp_path / "known", f"gpt={with_shapes}")
+    assert (
+        said("workload", "compare", with_shapes, without, "--catalogue", tmp_path / "known")["same_archetype"] is None
+    )
+    assert said("workload", "compare", without, without, "--catalogue", tmp_path / "known")["same_archetype"] is True
 
 
 def test_the_worlds_traces_pass_through_the_verbs() -> None:
     first, second = (DATA / name for name in QWEN)
     if not first.exists():
         pytest.skip(f"../shared/data/{QWEN[0]} is missing")
-    found = said("compare", first, second)
+    found = said("workload", "compare", first, second)
     assert (found["same_archetype"], found["same_subarchetype"]) == (True, False)
     assert found["jaccard"] >= 0.91

@@ -1,4 +1,4 @@
-"""`status`, `leases`, `reasons` and `serve --check`: what is said of a home, by name, and by exit code."""
+"""`status`, `jobs`, `patterns reasons` and `serve --check`: what is said of a home, by name, and by exit code."""
 
 import os
 import pty
@@ -46,8 +46,7 @@ def call(program: str, *words: object) -> Result:
 def told(program: str, *words: object) -> tuple[int, Any]:
     """The exit code and the view, which has the documented form."""
     result = call(program, *words, "--json")
-    verb = {"serve": "serve --check", "journal": "journal show"}.get(str(words[0]), words[0])
-    return result.exit_code, schemas.held(f"pharoah-{program} {verb}", result.stdout)
+    return result.exit_code, schemas.held(schemas.form_of(f"pharoah-{program}", words), result.stdout)
 
 
 def attempt(home: Path, lease: str, job: str, state: AttemptState, at_s: float = 1e6) -> None:
@@ -99,9 +98,9 @@ def test_status_of_a_tenant_says_the_last_round_and_what_is_left(held: Path) -> 
     assert last["epsilon_spent"] > 0.9
 
 
-@pytest.mark.parametrize("verb", ["journal", "budget", "preview", "sent"])
+@pytest.mark.parametrize("verb", ["show --only journal", "privacy budget", "privacy preview", "privacy sent"])
 def test_what_owners_see_as_json_has_the_form_of_the_reference(held: Path, verb: str) -> None:
-    code, view = told("tenant", verb, "--home", held.parent / "tenants/000")
+    code, view = told("tenant", *verb.split(), "--home", held.parent / "tenants/000")
     assert code == 0
     assert any(view.values())
 
@@ -126,15 +125,15 @@ def hint_now() -> Hint:
 def test_leases_are_found_by_their_first_letters(tmp_path: Path) -> None:
     attempt(tmp_path, "aa11", "train", AttemptState.SUCCEEDED)
     attempt(tmp_path, "aa22", "eval", AttemptState.SUCCEEDED, 2e6)
-    code, view = told("tenant", "leases", "--home", tmp_path)
+    code, view = told("tenant", "jobs", "--home", tmp_path)
     assert (code, [(row["lease"], row["job"]) for row in view["leases"]]) == (0, [("aa11", "train"), ("aa22", "eval")])
-    assert told("tenant", "leases", "aa2", "--home", tmp_path)[1]["leases"] == view["leases"][1:]
-    ambiguous = call("tenant", "changes", "aa", "--home", tmp_path)
+    assert told("tenant", "jobs", "aa2", "--home", tmp_path)[1]["leases"] == view["leases"][1:]
+    ambiguous = call("tenant", "show", "--only", "changes", "aa", "--home", tmp_path)
     assert ambiguous.exit_code == 2
     assert "aa11, aa22" in ambiguous.stderr
     for word in ("--latest", "aa2"):
-        assert "aa22 was not described" in call("tenant", "changes", word, "--home", tmp_path).stderr
-    assert call("tenant", "leases", "b", "--home", tmp_path).exit_code == 3
+        assert "aa22 was not described" in call("tenant", "show", "--only", "changes", word, "--home", tmp_path).stderr
+    assert call("tenant", "jobs", "b", "--home", tmp_path).exit_code == 3
 
 
 def test_hints_and_tests_of_a_lease_take_its_first_letters_too(tmp_path: Path) -> None:
@@ -154,13 +153,13 @@ def test_hints_and_tests_of_a_lease_take_its_first_letters_too(tmp_path: Path) -
 
 def test_a_lease_is_named_or_the_latest_but_not_both(tmp_path: Path) -> None:
     for words in ([], ["aa11", "--latest"]):
-        assert call("tenant", "changes", *words, "--home", tmp_path).exit_code == 2
+        assert call("tenant", "show", "--only", "changes", *words, "--home", tmp_path).exit_code == 2
         assert call("tenant", "check", *words, "--home", tmp_path).exit_code == 3
 
 
 def test_the_journal_printed_is_no_error(tmp_path: Path) -> None:
     attempt(tmp_path, "aa11", "train", AttemptState.FAILED)
-    shown = call("tenant", "journal", "--home", tmp_path)
+    shown = call("tenant", "show", "--only", "journal", "--home", tmp_path)
     assert shown.exit_code == 0
     assert "aa11 (train)" in shown.stdout
     assert shown.stdout.endswith("1 lease\n")  # nothing is reported without a federation
@@ -191,13 +190,13 @@ def test_errors_are_coloured_on_a_terminal_alone_and_foreign_text_never(
 
 
 def test_reasons_are_the_taxonomy() -> None:
-    _, view = told("tenant", "reasons")
+    _, view = told("tenant", "patterns", "reasons")
     assert [row["slug"] for row in view["reasons"]] == list(REASONS)
     acme = view["reasons"][: len(CAUSES)]
     assert all(row["counted"] and row["title"] and row["domain"] and row["parent"] == row["slug"] for row in acme)
     finer = view["reasons"][len(CAUSES) :]
     assert all(row["parent"] in CAUSES or (row["parent"] == "" and not row["counted"]) for row in finer)
-    shown = call("tenant", "reasons").stdout
+    shown = call("tenant", "patterns", "reasons").stdout
     assert all(slug in shown and cause.advice in shown for slug, cause in CAUSES.items())
     assert len({row["advice"] for row in acme}) == len(CAUSES)
 
@@ -216,7 +215,7 @@ def test_a_trustee_is_told_what_comes_next(committee: Path, tmp_path: Path) -> N
     assert "deal" in view["due"]
     code, view = told("trustee", "status", "--home", committee.parent)
     assert (code, view["seat"]["trustees"], view["seat"]["threshold"], view["federation"]) == (0, 3, 2, None)
-    assert "enrol" in view["due"]
+    assert "join" in view["due"]
     assert not (committee.parent / "trustee.db").exists()
 
 

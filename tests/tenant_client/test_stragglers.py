@@ -102,12 +102,15 @@ def test_a_job_without_a_straggler_has_none(tmp_path: Path) -> None:
 def test_the_verb_names_the_worker_and_counts_incomplete_steps(tmp_path: Path) -> None:
     path = a_pipeline(tmp_path / "t.csv", ranks=2, stages=1, slow=(1, 0))
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    result = CliRunner().invoke(app, ["stragglers", str(path), "--json"])
+    result = CliRunner().invoke(app, ["show", "--only", "stragglers", str(path), "--json"])
     assert result.exit_code == 1
-    told = held("pharoah-tenant stragglers", result.stdout)
+    told = held("pharoah-tenant show --only stragglers", result.stdout)
     assert (told["cause"], told["slowest"][0]["rank"], told["left_out"]) == ("worker", 1, 1)
     assert "left out 1 incomplete steps of 20" in result.stderr
-    assert "rank 1 (data-parallel 1, stage 0) is slow" in CliRunner().invoke(app, ["stragglers", str(path)]).stdout
+    assert (
+        "rank 1 (data-parallel 1, stage 0) is slow"
+        in CliRunner().invoke(app, ["show", "--only", "stragglers", str(path)]).stdout
+    )
 
 
 @pytest.mark.parametrize(

@@ -41,39 +41,42 @@ def test_an_unknown_failure_comes_with_hints_and_no_reason(odd_log: Path, tmp_pa
 
 
 def test_a_taught_line_names_the_reason_whatever_its_numbers(odd_log: Path, tmp_path: Path) -> None:
-    assert call("teach", "network_error", ODD_LINE.replace("12", "7"), "--home", tmp_path / "home").exit_code == 0
+    assert (
+        call("patterns", "teach", "network_error", ODD_LINE.replace("12", "7"), "--home", tmp_path / "home").exit_code
+        == 0
+    )
     told = call("diagnose", odd_log, "--home", tmp_path / "home", "--json")
     assert (told.exit_code, json.loads(told.stdout)["reason"]) == (0, "network_error")
     assert call("diagnose", odd_log, "--home", tmp_path / "other").exit_code == 3
 
 
 def test_a_lesson_never_overrules_a_cue(odd_log: Path, tmp_path: Path) -> None:
-    call("teach", "network_error", ODD_LINE, "--home", tmp_path)
+    call("patterns", "teach", "network_error", ODD_LINE, "--home", tmp_path)
     odd_log.write_text(odd_log.read_text() + "NVRM: Xid (PCI:0000:3b:00): 48, pid=1, Double Bit ECC Error\n")
     assert json.loads(call("diagnose", odd_log, "--home", tmp_path, "--json").stdout)["reason"] == "ecc_error"
 
 
 def test_what_is_taught_shows_what_it_matches_is_listed_and_forgotten(odd_log: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
-    told = call("teach", "network_error", "revoked", odd_log, "--home", home)
+    told = call("patterns", "teach", "network_error", "revoked", odd_log, "--home", home)
     assert (told.exit_code, "revoked" in told.stdout) == (0, True)
     assert "it matches 1 line in 1 of 1 log" in told.stderr
     kept = home / "runs" / "lease-1-1"
     kept.mkdir(parents=True)
     (kept / "stderr.log").write_text("valve 3 open\nvalve 4 open\n")
-    told = call("teach", "os_error", "valve [0-9] open", "--regex", "--home", home)
+    told = call("patterns", "teach", "os_error", "valve [0-9] open", "--regex", "--home", home)
     assert "stderr.log: valve 3 open" in told.stdout
     assert "it matches 2 lines in 1 of 1 log" in told.stderr
-    listed = call("teach", "--list", "--home", home).stdout.split()
+    listed = call("patterns", "teach", "--list", "--home", home).stdout.split()
     assert listed == ["network_error", "revoked", "os_error", "--regex", "valve", "[0-9]", "open"]
-    assert call("teach", "--forget", "revoked", "--home", home).exit_code == 0
-    assert call("teach", "--forget", "revoked", "--home", home).exit_code == 2
-    assert "revoked" not in call("teach", "--list", "--home", home).stdout
-    assert call("teach", "os_error", "--home", home).exit_code == 2
+    assert call("patterns", "teach", "--forget", "revoked", "--home", home).exit_code == 0
+    assert call("patterns", "teach", "--forget", "revoked", "--home", home).exit_code == 2
+    assert "revoked" not in call("patterns", "teach", "--list", "--home", home).stdout
+    assert call("patterns", "teach", "os_error", "--home", home).exit_code == 2
 
 
 def test_only_reasons_of_the_taxonomy_can_be_taught(tmp_path: Path) -> None:
-    told = call("teach", "bad_weather", ODD_LINE, "--home", tmp_path)
+    told = call("patterns", "teach", "bad_weather", ODD_LINE, "--home", tmp_path)
     assert told.exit_code == 2
     assert "bad_weather" in told.stderr
     assert "hint" in told.stderr
@@ -107,7 +110,7 @@ def test_a_broken_dump_is_a_fault_and_stops_nothing(tmp_path: Path) -> None:
 
 
 def test_the_journal_of_an_untouched_home_is_unknown(tmp_path: Path) -> None:
-    told = call("journal", "--home", tmp_path)
+    told = call("show", "--only", "journal", "--home", tmp_path)
     assert told.exit_code == 3
     assert "the journal is empty" in told.stderr
     assert list(tmp_path.iterdir()) == []  # looking leaves nothing behind
@@ -129,13 +132,13 @@ def test_the_journal_shows_what_happened_and_status_how_the_last_attempt_ended(
         Journal(connection).describe("lease-1", 1e9, a_descriptor())
         if code:
             attempts.count("lease-1", 1)
-    told = call("journal", "--home", tmp_path)
+    told = call("show", "--only", "journal", "--home", tmp_path)
     assert told.exit_code == 0
     assert call("status", "--home", tmp_path).exit_code == code
     assert "7 steps" in told.stdout
     assert ("a sentence" in told.stdout) is (state is not AttemptState.SUCCEEDED)
     assert "bf16, tp8" in told.stdout
-    shown = json.loads(call("journal", "--home", tmp_path, "--json").stdout)
+    shown = json.loads(call("show", "--only", "journal", "--home", tmp_path, "--json").stdout)
     assert shown["attempts"][0]["cause"]["reason"] == "ecc_error"
     assert [row["lease"] for row in shown["workloads"]] == ["lease-1"]
     assert len(shown["failures"]) == code

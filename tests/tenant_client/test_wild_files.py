@@ -48,7 +48,7 @@ def run(*arguments: Path | str, given: bytes = b"") -> Result:
 
 
 def described(*traces: str) -> dict[str, Any]:
-    result = run("describe", *(WILD / name for name in traces), "--json")
+    result = run("workload", "describe", *(WILD / name for name in traces), "--json")
     assert result.exit_code == 0, result.stderr
     told: dict[str, Any] = json.loads(result.stdout)
     return told
@@ -140,14 +140,14 @@ def test_what_nothing_reads_is_refused_by_the_name_of_its_form(data: bytes, form
         result = run(*verb, path)
         assert result.exit_code == 2
         assert form in result.stderr, verb
-    assert form in run("path", "--from", "0", "--to", "1", "--log", path).stderr
+    assert form in run("show", "--only", "path", "--from", "0", "--to", "1", "--log", path).stderr
 
 
 # ---- traces ----------------------------------------------------------------------------------------------------------
 
 
 def test_what_stands_beside_a_trace_is_named_and_left_out() -> None:
-    result = run("describe", WILD / "et_with_resources.tar.gz")
+    result = run("workload", "describe", WILD / "et_with_resources.tar.gz")
     assert result.exit_code == 0
     assert "left out: " in result.stderr
     assert "et_resources/cabc.py: not a trace" in result.stderr
@@ -159,7 +159,7 @@ def test_collectives_that_go_past_c10d_are_those_of_nccl() -> None:
     assert custom == nccl
     assert custom["parallelism"] == "tp"  # what is summed is as large as what its layers take
     assert custom["collectives"] == [["all_reduce", 3, 18]]
-    tokens = [json.loads(run("tokens", WILD / f"{name}_trace.json", "--json").stdout) for name in CUSTOM]
+    tokens = [json.loads(run("workload", "tokens", WILD / f"{name}_trace.json", "--json").stdout) for name in CUSTOM]
     assert tokens[0]["exact"] == tokens[1]["exact"]
 
 
@@ -169,7 +169,7 @@ def test_dispatch_and_combine_of_experts_are_all_to_alls(tmp_path: Path, library
     for place, event in enumerate(one for one in trace["traceEvents"] if one["name"] == "vllm::all_reduce"):
         event["name"] = f"{library}_{('dispatch', 'combine')[place % 2]}"
     (tmp_path / "t.json").write_text(json.dumps(trace))
-    told = json.loads(run("describe", tmp_path / "t.json", "--json").stdout)
+    told = json.loads(run("workload", "describe", tmp_path / "t.json", "--json").stdout)
     assert told["parallelism"] == "ep"
     assert {kind for kind, _ranks, _size in told["collectives"]} == {"all_to_all"}
 
@@ -180,7 +180,7 @@ def test_operators_of_c10d_count_where_their_backend_tells_nothing(tmp_path: Pat
     assert names & {event["name"] for event in trace["traceEvents"]}
     trace["traceEvents"] = [event for event in trace["traceEvents"] if event["name"] not in names]
     (tmp_path / "t.json").write_text(json.dumps(trace))
-    told = json.loads(run("describe", tmp_path / "t.json", "--json").stdout)
+    told = json.loads(run("workload", "describe", tmp_path / "t.json", "--json").stdout)
     assert [kind for kind, _ranks, _size in told["collectives"]] == ["all_reduce"]
 
 
@@ -196,7 +196,7 @@ def test_an_operator_that_ends_up_in_c10d_is_one_collective(tmp_path: Path) -> N
     ]
     trace["traceEvents"] += outer
     (tmp_path / "trace.json").write_text(json.dumps(trace))
-    result = run("describe", tmp_path / "trace.json", "--json")
+    result = run("workload", "describe", tmp_path / "trace.json", "--json")
     assert json.loads(result.stdout) == described("nccl_allreduce_trace.json")
     assert outer
 
@@ -204,24 +204,26 @@ def test_an_operator_that_ends_up_in_c10d_is_one_collective(tmp_path: Path) -> N
 def test_precision_is_not_told_by_what_graphs_leave_over() -> None:
     told = described("graph_replay_float_logits.json")
     assert (told["precision"], told["lacks"]) == ("", ["operators"])
-    assert "precision        not recorded" in run("describe", WILD / "graph_replay_float_logits.json").stdout
+    assert (
+        "precision        not recorded" in run("workload", "describe", WILD / "graph_replay_float_logits.json").stdout
+    )
 
 
 def test_compiled_regions_alone_are_told_as_of_compiled_models(tmp_path: Path) -> None:
     told = described("compiled_only.json")
     assert told["lacks"] == ["weights"]
-    assert LACKING["weights"] in run("describe", WILD / "compiled_only.json").stdout
+    assert LACKING["weights"] in run("workload", "describe", WILD / "compiled_only.json").stdout
     text = (WILD / "compiled_only.json").read_text()
     other, empty = tmp_path / "other.json", tmp_path / "empty.json"
     other.write_text(text.replace("triton_poi_fused_add_cos_sin_0", "triton_poi_fused_mul_0"))
-    equal = json.loads(run("compare", WILD / "compiled_only.json", other, "--json").stdout)
+    equal = json.loads(run("workload", "compare", WILD / "compiled_only.json", other, "--json").stdout)
     assert equal["same_archetype"] is None
     trace = json.loads(text.replace("triton_poi_fused_add_cos_sin_0", "TorchDynamo Cache Lookup"))
     kernel = {"ph": "X", "cat": "kernel", "name": "triton_red_fused_0", "ts": 3, "dur": 1}
     other.write_text(json.dumps(trace | {"traceEvents": [*trace["traceEvents"], kernel]}))
-    assert json.loads(run("describe", other, "--json").stdout)["lacks"] == ["weights"]
+    assert json.loads(run("workload", "describe", other, "--json").stdout)["lacks"] == ["weights"]
     empty.write_text(json.dumps(trace))
-    result = run("describe", empty)
+    result = run("workload", "describe", empty)
     assert result.exit_code == 2
     assert "compiled regions alone do not tell their operators" in result.stderr
 
@@ -232,11 +234,13 @@ def test_two_models_in_one_call_are_told(tmp_path: Path) -> None:
         result = run(verb, *both)
         assert result.exit_code == 0
         assert "look like two models" in result.stderr
-    assert not run("describe", both[0], both[0]).stderr
+    assert not run("workload", "describe", both[0], both[0]).stderr
     for name, model in (("decoder", Transformer()), ("wider", Transformer(width=768)), ("batch", Transformer(batch=9))):
         (tmp_path / f"{name}.json").write_bytes(profiled([model.step()]))
-    assert "look like two models" in run("describe", tmp_path / "decoder.json", tmp_path / "wider.json").stderr
-    assert not run("describe", tmp_path / "decoder.json", tmp_path / "batch.json").stderr
+    assert (
+        "look like two models" in run("workload", "describe", tmp_path / "decoder.json", tmp_path / "wider.json").stderr
+    )
+    assert not run("workload", "describe", tmp_path / "decoder.json", tmp_path / "batch.json").stderr
 
 
 # ---- NCCL ------------------------------------------------------------------------------------------------------------
@@ -247,7 +251,7 @@ def test_all_ranks_of_one_process_are_seen(tmp_path: Path) -> None:
     graph = graph_of(read_topology([log]))
     assert {rank: (seat.device, seat.bus) for rank, seat in graph.seats.items()} == {0: (0, "17000"), 1: (1, "65000")}
     assert (graph.links, graph.placed) == (2, 2)
-    result = run("path", "--log", log, "--from", "0", "--to", "1")
+    result = run("show", "--only", "path", "--log", log, "--from", "0", "--to", "1")
     assert result.exit_code == 0
     assert "not known" not in result.stdout
     for gpu in (0, 1):

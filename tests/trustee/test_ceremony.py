@@ -623,11 +623,11 @@ class Ceremony:
 
     def deal(self) -> None:
         for number, out in enumerate(self.dealings):
-            self.call("deal", *self.cards, "--home", self.home(number), "--threshold", T, "--out", out)
+            self.call("ceremony", "deal", *self.cards, "--home", self.home(number), "--threshold", T, "--out", out)
 
     def combine(self, number: int, code: int = 0) -> click.testing.Result:
         files = [*self.dealings, *self.cards]
-        return self.call("combine", *files, "--home", self.home(number), code=code)
+        return self.call("ceremony", "combine", *files, "--home", self.home(number), code=code)
 
 
 @pytest.fixture
@@ -654,7 +654,7 @@ def enrolled(ceremony: Ceremony) -> Invitation:
     _, chain = accept(file.read_bytes())
     for number in range(N):
         head = fingerprint(chain.directory.head)
-        ceremony.call("enrol", file, "--home", ceremony.home(number), "--head", head)
+        ceremony.call("join", file, "--home", ceremony.home(number), "--head", head)
     return invitation
 
 
@@ -719,9 +719,9 @@ def test_the_log_shows_conflicts_with_their_proof_and_warns(ceremony: Ceremony) 
 
 def test_all_read_the_same_fingerprints(ceremony: Ceremony) -> None:
     shown = {
-        json.loads(ceremony.call("combine", *ceremony.cards, *ceremony.dealings, "--home", home, "--json").stdout)[
-            "fingerprint"
-        ]
+        json.loads(
+            ceremony.call("ceremony", "combine", *ceremony.cards, *ceremony.dealings, "--home", home, "--json").stdout
+        )["fingerprint"]
         for home in map(ceremony.home, range(N))
     }
     assert len(shown) == 1
@@ -777,7 +777,7 @@ def test_no_secret_shows_in_a_repr() -> None:
 
 
 def test_the_program_itself_combines_and_shows_no_secret(ceremony: Ceremony) -> None:
-    words = ["combine", *ceremony.cards, *ceremony.dealings, "--home", ceremony.home(1)]
+    words = ["ceremony", "combine", *ceremony.cards, *ceremony.dealings, "--home", ceremony.home(1)]
     program = [sys.executable, "-c", "from trustee.cli import app; app()", *map(str, words)]
     done = subprocess.run(program, capture_output=True, check=True)
     secret = decode(KeptShare, (ceremony.home(1) / "share.key").read_bytes()).secret
@@ -797,7 +797,7 @@ def test_nothing_is_ever_overwritten(ceremony: Ceremony) -> None:
     assert "signing.key" in again.stderr
     assert "keys are never overwritten" in again.stderr
     words = ["--home", ceremony.home(0), "--threshold", 2, "--out", ceremony.dealings[0]]
-    assert "0.dealing" in ceremony.call("deal", *ceremony.cards, *words, code=2).stderr
+    assert "0.dealing" in ceremony.call("ceremony", "deal", *ceremony.cards, *words, code=2).stderr
     assert "share.key" in ceremony.combine(0, code=2).stderr
     assert {file: file.read_bytes() for file in ceremony.folder.rglob("*") if file.is_file()} == before
 
@@ -829,22 +829,27 @@ def test_the_file_at_fault_is_named(ceremony: Ceremony) -> None:
 
 
 def test_a_missing_dealing_is_named_by_the_verb(ceremony: Ceremony) -> None:
-    result = ceremony.call("combine", *ceremony.cards, *ceremony.dealings[1:], "--home", ceremony.home(2), code=2)
+    result = ceremony.call(
+        "ceremony", "combine", *ceremony.cards, *ceremony.dealings[1:], "--home", ceremony.home(2), code=2
+    )
     assert "a dealing is missing for the trustee at localhost:7100" in result.stderr
     assert not (ceremony.home(2) / "committee").exists()
 
 
 def test_ones_own_card_must_be_in_the_list_unchanged(ceremony: Ceremony) -> None:
     words = ["--threshold", 2, "--out", ceremony.folder / "new.dealing", "--home", ceremony.home(4)]
-    assert "none of the 4 cards is that of" in ceremony.call("deal", *ceremony.cards[:4], *words, code=2).stderr
+    assert (
+        "none of the 4 cards is that of"
+        in ceremony.call("ceremony", "deal", *ceremony.cards[:4], *words, code=2).stderr
+    )
     assert not (ceremony.folder / "new.dealing").exists()
 
 
 def test_fewer_than_three_are_refused_and_fewer_than_five_warned_about(ceremony: Ceremony) -> None:
     words = ["--threshold", 2, "--out", ceremony.folder / "new.dealing", "--home", ceremony.home(0)]
-    assert "2 trustees are too few" in ceremony.call("deal", *ceremony.cards[:2], *words, code=2).stderr
+    assert "2 trustees are too few" in ceremony.call("ceremony", "deal", *ceremony.cards[:2], *words, code=2).stderr
     assert not any("warning" in said for said in ceremony.said)
-    assert "warning: only 3 trustees" in ceremony.call("deal", *ceremony.cards[:3], *words).stderr
+    assert "warning: only 3 trustees" in ceremony.call("ceremony", "deal", *ceremony.cards[:3], *words).stderr
 
 
 def test_a_trustee_enrols_only_where_it_sits_as_in_its_ceremony(ceremony: Ceremony) -> None:
@@ -858,12 +863,12 @@ def test_a_trustee_enrols_only_where_it_sits_as_in_its_ceremony(ceremony: Ceremo
     other = replace(made, trustees=(*made.trustees[:2], swapped, *made.trustees[3:]))
     file = ceremony.folder / "invitation"
     file.write_bytes(provider.sign(an_invitation(provider, other)))
-    result = ceremony.call("enrol", file, "--home", ceremony.home(0), code=2)
+    result = ceremony.call("join", file, "--home", ceremony.home(0), code=2)
     assert f"trustee 3 at {swapped.address}" in result.stderr
     file.write_bytes(provider.sign(an_invitation(provider, made)))
-    assert "fingerprint" in ceremony.call("enrol", file, "--home", ceremony.home(0), "--head", "0000", code=2).stderr
+    assert "fingerprint" in ceremony.call("join", file, "--home", ceremony.home(0), "--head", "0000", code=2).stderr
     assert not (ceremony.home(0) / "trustee.db").exists()
-    ceremony.call("enrol", file, "--home", ceremony.home(0))
+    ceremony.call("join", file, "--home", ceremony.home(0))
 
 
 def test_a_later_invitation_adds_members_and_a_fork_is_refused(ceremony: Ceremony) -> None:
@@ -872,7 +877,7 @@ def test_a_later_invitation_adds_members_and_a_fork_is_refused(ceremony: Ceremon
     stranger = SigningKey(os.urandom(32))
     fork = an_invitation(stranger, trustee_home.kept_committee(home))
     file.write_bytes(stranger.sign(fork))
-    assert ceremony.call("enrol", file, "--home", home, code=2).stderr.startswith("pharoah-trustee: error: ")
+    assert ceremony.call("join", file, "--home", home, code=2).stderr.startswith("pharoah-trustee: error: ")
     with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
         assert trustee.chain.entries == invitation.entries
 
@@ -918,7 +923,7 @@ def test_files_that_do_not_belong_together_are_noticed(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with pytest.raises(NotEnrolled) as caught:
         trustee_home.open_trustee(home, os.urandom, TrusteeLimits())
-    assert "trustee enrol" in caught.value.hint
+    assert "trustee join" in caught.value.hint
     (home / "mask.key").write_bytes(os.urandom(32))
     with pytest.raises(HomeError, match="not those of the ceremony"):
         trustee_home.open_trustee(home, os.urandom, TrusteeLimits())

@@ -395,9 +395,9 @@ class Files:
         cards = [self.home(number) / "trustee.card" for number in range(N)]
         dealings = [self.folder / f"{number}.dealing" for number in range(N)]
         for number, out in enumerate(dealings):
-            called(app, "deal", *cards, "--home", self.home(number), "--threshold", T, "--out", out)
+            called(app, "ceremony", "deal", *cards, "--home", self.home(number), "--threshold", T, "--out", out)
         for number in range(N):
-            called(app, "combine", *cards, *dealings, "--home", self.home(number))
+            called(app, "ceremony", "combine", *cards, *dealings, "--home", self.home(number))
         provider = self.folder / "provider"
         called(provider_cli.app, "init", "--home", provider, "--committee", self.home(0) / "committee")
         self.enrol(range(N))
@@ -406,13 +406,13 @@ class Files:
         out = self.folder / f"invitation-{len(list(self.folder.glob('invitation-*')))}"
         called(provider_cli.app, "enrol", "--home", self.folder / "provider", "--out", out)
         for number in numbers:
-            called(app, "enrol", out, "--home", self.home(number))
+            called(app, "join", out, "--home", self.home(number))
 
     def hand_over(self, dealers: Sequence[object], cards: Sequence[Path]) -> list[Path]:
         files = []
         for dealer in dealers:
             file = self.folder / f"{dealer}-{len(list(self.folder.glob('*.handover')))}.handover"
-            called(app, "hand-over", *cards, "--home", self.home(dealer), "--out", file)
+            called(app, "handover", "give", *cards, "--home", self.home(dealer), "--out", file)
             files.append(file)
         return files
 
@@ -441,10 +441,10 @@ def test_a_lost_trustee_is_replaced_by_files(files: Files) -> None:
     handovers = files.hand_over(stay[:3], cards)
     old_committee = "--committee", files.home(stay[0]) / "committee"
     successor = [*cards, *handovers, "--home", files.home("new"), *old_committee, "--json"]
-    shown = json.loads(called(app, "take-over", *successor))
+    shown = json.loads(called(app, "handover", "take", *successor))
     fingerprints = {shown["fingerprint"]}
     for number in stay:
-        said = json.loads(called(app, "take-over", *cards, *handovers, "--home", files.home(number), "--json"))
+        said = json.loads(called(app, "handover", "take", *cards, *handovers, "--home", files.home(number), "--json"))
         fingerprints.add(said["fingerprint"])
         assert Path(said["committee"]).name == "next.committee"
     assert len(fingerprints) == 1
@@ -470,16 +470,16 @@ def test_a_lost_trustee_is_replaced_by_files(files: Files) -> None:
     with closing(trustee_home.open_trustee(files.home("new"), os.urandom, TrusteeLimits())) as trustee:
         assert trustee.has_mask_key
     again = files.hand_over([*stay[:2], "new"], cards)  # and nothing of all this is in the way of the next handover
-    called(app, "take-over", *cards, *again, "--home", files.home(stay[3]))
+    called(app, "handover", "take", *cards, *again, "--home", files.home(stay[3]))
 
 
 def renew(files: Files, number: int) -> None:
     """A trustee makes a new mask key, and all hand over with its new card."""
-    called(app, "renew-mask-key", "--home", files.home(number))
+    called(app, "keys", "renew-mask-key", "--home", files.home(number))
     cards = [files.home(other) / "trustee.card" for other in range(N)]
     handovers = files.hand_over((0, 1, 2), cards)
     for other in range(N):
-        called(app, "take-over", *cards, *handovers, "--home", files.home(other))
+        called(app, "handover", "take", *cards, *handovers, "--home", files.home(other))
     new_committee = "--committee", files.home(number) / "next.committee"
     called(provider_cli.app, "reseat", *handovers, *new_committee, "--home", files.folder / "provider")
     files.enrol(range(N))
@@ -493,8 +493,8 @@ def stored(home: Path) -> list[bytes]:
 def test_a_mask_key_is_renewed_by_files_and_the_one_before_is_erased(files: Files) -> None:
     home = files.home(2)
     old, card = (home / "mask.key").read_bytes(), home / "trustee.card"
-    called(app, "renew-mask-key", "--home", home)
-    called(app, "renew-mask-key", "--home", home, code=2)
+    called(app, "keys", "renew-mask-key", "--home", home)
+    called(app, "keys", "renew-mask-key", "--home", home, code=2)
     assert (home / "mask.key").read_bytes() == old
     assert open_trustee_card(card.read_bytes()).mask_key != MaskKey(old).public
     with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
@@ -554,7 +554,7 @@ def test_a_server_that_was_killed_as_shares_changed_goes_on_with_the_new_one(fil
     cards = [files.home(number) / "trustee.card" for number in range(N)]
     handovers = files.hand_over((0, 1, 2), cards)
     for number in range(N):
-        called(app, "take-over", *cards, *handovers, "--home", files.home(number))
+        called(app, "handover", "take", *cards, *handovers, "--home", files.home(number))
     home = files.home(1)
     with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as serving:
         called(
@@ -582,6 +582,6 @@ def test_a_file_that_is_no_handover_is_named(files: Files) -> None:
     cards = [files.home(number) / "trustee.card" for number in range(N)]
     garbage = files.folder / "garbage"
     garbage.write_bytes(b"nothing")
-    result = CliRunner().invoke(app, [*map(str, ("take-over", *cards, garbage, "--home", files.home(0)))])
+    result = CliRunner().invoke(app, [*map(str, ("handover", "take", *cards, garbage, "--home", files.home(0)))])
     assert result.exit_code != 0
     assert "garbage" in result.stderr

@@ -150,7 +150,7 @@ def test_a_plan_of_another_epoch_under_a_used_mask_key_is_refused_until_all_are_
     trustee.endorse(an_unmasking(a_week(13)))
     with pytest.raises(PlanRefused, match=r"served another epoch, of trustees \[3, 4, 5\]") as refusal:
         trustee.endorse(an_unmasking(next_epoch()))
-    assert "`pharoah-trustee renew-mask-key`" in refusal.value.hint
+    assert "`pharoah-trustee keys renew-mask-key`" in refusal.value.hint
     two, chain = handed(founders().with_new_masks((3, 4)))
     hand_keys(trustee, two)
     trustee.follow(update(chain))
@@ -187,7 +187,7 @@ def test_a_mask_key_is_forgotten_when_the_directory_shows_another(cast: Cast) ->
     for plan in (opened, bound):
         with pytest.raises(PlanRefused, match="trustee 3 has no mask key for round") as refusal:
             trustee.unmask(a_call(an_unmasking(plan), plan))
-        assert "take-over" in refusal.value.hint
+        assert "handover take" in refusal.value.hint
     assert [done for *_, done in trustee.rounds()] == [True, False]
 
 

@@ -611,7 +611,7 @@ def called(home: Path, *words: str) -> click.testing.Result:
 
 def listed(home: Path) -> list[dict[str, object]]:
     """The outcomes among all that left."""
-    told = json.loads(CliRunner().invoke(app, ["sent", "--home", str(home), "--json"]).stdout)
+    told = json.loads(CliRunner().invoke(app, ["privacy", "sent", "--home", str(home), "--json"]).stdout)
     rows: list[dict[str, object]] = told.get("outcomes", [])
     return rows
 
@@ -784,7 +784,7 @@ def test_an_outcome_that_left_is_listed_also_when_the_call_failed(*, told: tuple
         "confirmed": left.confirmed,
         "shortfall_percent": left.shortfall_percent,
     }
-    said = CliRunner().invoke(app, ["sent", "--home", str(home)])
+    said = CliRunner().invoke(app, ["privacy", "sent", "--home", str(home)])
     assert said.exit_code == 0
     assert f"hint 1, lease {left.lease}: outcome compute confirmed, 100.0% short" in said.stdout
 

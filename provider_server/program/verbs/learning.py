@@ -227,7 +227,7 @@ class CatalogueRow(TypedDict):
 
 def catalogue(
     file: Annotated[
-        Path, typer.Argument(click_type=InputFile(), help="A catalogue that `pharoah-tenant catalogue` wrote.")
+        Path, typer.Argument(click_type=InputFile(), help="A catalogue that `pharoah-tenant workload catalogue` wrote.")
     ],
     home: Home = None,
     database: Database = None,

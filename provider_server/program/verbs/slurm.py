@@ -157,4 +157,4 @@ def lease_key(
             raise HomeError(f"{reason(error)}: {out}", hint="pass another --out") from error
     row: LeaseKeyRow = {"tenant": str(name), "file": str(out)}
     print_rows([row], lambda row: f"{row['file']}: lease key of tenant {row['tenant']}", as_json=as_json)
-    say("next: the tenant takes it with `pharoah-tenant enrol --lease-key FILE`, and deletes the file")
+    say("next: the tenant takes it with `pharoah-tenant join --lease-key FILE`, and deletes the file")

@@ -50,7 +50,9 @@ def changes(
     only: Only = "",
     where: Annotated[
         list[str] | None,
-        typer.Option("--where", help="Only on nodes of which this is so, as rack=r7; with --only; may be repeated."),
+        typer.Option(
+            "--where", help="Only on nodes of which this is so, as rack=r7; with --may-change; may be repeated."
+        ),
     ] = None,
     rules: Rules = None,
     *,

@@ -105,7 +105,7 @@ NO_CODE = "app = None  # only installed code runs"
 class UnusableNodeKey(Refusal):
     """A public key that no node can be registered under."""
 
-    default_hint = "ask the tenant for a new card (`pharoah-tenant enrol --new-node-key`), and enrol it"
+    default_hint = "ask the tenant for a new card (`pharoah-tenant join --new-node-key`), and enrol it"
 
 
 class RunFailed(PharoahError):

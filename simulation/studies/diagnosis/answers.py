@@ -1,7 +1,7 @@
 """What a tool says about a log, and when that is right.
 
 A tool is a command: it is called with the paths of logs or folders of them and prints one JSON object with `reason`, a
-slug of `pharoah-tenant reasons --json` or "unknown", and `rank`, a number or null.
+slug of `pharoah-tenant patterns reasons --json` or "unknown", and `rank`, a number or null.
 
     >>> fits("gpu_out_of_memory", {"out_of_memory_error"}), fits("out_of_memory_error", {"gpu_out_of_memory"})
     (True, True)

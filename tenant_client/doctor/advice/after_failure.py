@@ -1,13 +1,13 @@
 """What is said of an attempt that did not end well: the cause with rank and line, what to do, the next command.
 
-`run`, `journal` and the page say the same lines. Of an attempt that succeeded nothing is said.
+`run`, `show` and the page say the same lines. Of an attempt that succeeded nothing is said.
 
     >>> cause = AttemptCause("key_error", 1, sentence="key_error: rank 1: /runs/a-1/stderr.log, line 7: KeyError: 'lr'")
     >>> for line in after_failure("a", AttemptState.FAILED, cause):
     ...     print(line)
     key_error: rank 1: stderr.log, line 7: KeyError: 'lr'
     do: Check the missing key, which is usually one of the configuration, the checkpoint or a data sample.
-    next: pharoah-tenant explain a
+    next: pharoah-tenant show a
 """
 
 import shlex
@@ -28,7 +28,12 @@ def after_failure(lease: str, state: AttemptState, cause: AttemptCause) -> tuple
     if state not in _ENDED or cause.reason in _NOTHING_FAILED:
         return (first,)
     name = shlex.quote(lease)
-    return first, f"do: {_advice(name, cause)}", f"next: pharoah-tenant explain {name}"
+    return first, f"do: {_advice(name, cause)}", next_command(lease)
+
+
+def next_command(lease: str) -> str:
+    """The line that tells how to go on with a lease."""
+    return f"next: pharoah-tenant show {shlex.quote(lease)}"
 
 
 def _advice(name: str, cause: AttemptCause) -> str:

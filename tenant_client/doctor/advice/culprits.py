@@ -85,7 +85,7 @@ def ordered(found: Sequence[Change], before: Run, after: Run, evidence: Evidence
 def came_shortly_before(found: Sequence[Change], worked: Sequence[Run], after: Run) -> tuple[Change, ...]:
     """Versions and contexts of `after` that the newest run that worked had too, and one of the `RECENT` before had not.
 
-    What fails now and then may have worked once. `worked`: newest last, as `changes` was told the newest.
+    What fails now and then may have worked once. `worked`: newest last, as `show --only changes` was told the newest.
     """
     named = {(change.kind, change.name) for change in found}
     added: list[Change] = []

@@ -1,4 +1,4 @@
-"""Collects from the journal what is known of failed and slow attempts, for `explain`.
+"""Collects from the journal what is known of failed and slow attempts, for `show --only explain`.
 
 Read are: the diagnosis and findings of the attempt, hints about its lease (those that came later too), the newest
 bundle's check of it, own runs of the same structure, and what own tests showed that were told to the provider. Nothing

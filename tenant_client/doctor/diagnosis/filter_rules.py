@@ -43,9 +43,9 @@ _NUMBER = re.compile(
 _ZERO = re.compile(r"-?0(?:\.0*)?[,:]?")
 _EXCEPTION = re.compile(r"\w(?:Error|Exception|Interrupt)\b|Traceback")
 _HEADER = """\
-# Lines that healthy attempts of a workload print, learnt on this machine. `pharoah-tenant rules` applies them, and so
-# does the search for unusual lines after a failure. <*> stands for any number but zero. `enabled = false` turns a rule
-# off; a rule that is removed is learnt again.
+# Lines that healthy attempts of a workload print, learnt on this machine. `pharoah-tenant patterns rules` applies them,
+# and so does the search for unusual lines after a failure. <*> stands for any number but zero. `enabled = false` turns
+# a rule off; a rule that is removed is learnt again.
 """
 
 

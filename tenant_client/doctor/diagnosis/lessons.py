@@ -67,7 +67,9 @@ class Lessons:
             {one: reason for one, reason in self.regexes.items() if one != text},
         )
         if left == Lessons(dict(self.reasons), dict(self.regexes)):
-            raise LessonsError(f"no lesson {text!r}", hint="list the lessons with `pharoah-tenant teach --list`")
+            raise LessonsError(
+                f"no lesson {text!r}", hint="list the lessons with `pharoah-tenant patterns teach --list`"
+            )
         return left
 
     def reason_of(self, line: str) -> str | None:
@@ -146,7 +148,7 @@ def _with_reasons(lessons: Mapping[str, object], where: str) -> Mapping[str, str
     for text, reason in lessons.items():
         if not isinstance(reason, str) or reason not in REASONS:
             raise LessonsError(
-                f"{where}: unknown reason {reason!r}", hint="list the reasons with `pharoah-tenant reasons`"
+                f"{where}: unknown reason {reason!r}", hint="list the reasons with `pharoah-tenant patterns reasons`"
             )
         if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
             raise LessonsError(f"{where}: the pattern {text!r} has a lone surrogate")

@@ -18,13 +18,13 @@ _CAN_BE_FIXED = (AttemptState.FAILED, AttemptState.STOPPED, AttemptState.INTERRU
 class CannotFix(PharoahError):
     """There is no such attempt that ended without success, or no such reason."""
 
-    default_hint = "list attempts with `pharoah-tenant journal`, and reasons with `pharoah-tenant reasons`"
+    default_hint = "list jobs with `pharoah-tenant jobs`, and reasons with `pharoah-tenant patterns reasons`"
 
 
 class AlreadyCounted(PharoahError):
     """The week of the attempt was counted in a round."""
 
-    default_hint = "no action: an answer that was sent cannot be changed; `pharoah-tenant sent` shows it"
+    default_hint = "no action: an answer that was sent cannot be changed; `pharoah-tenant privacy sent` shows it"
 
 
 @dataclass(frozen=True)

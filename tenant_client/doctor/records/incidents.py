@@ -22,7 +22,7 @@ _MOST_ASKED = 500
 class NoIncident(PharoahError):
     """The lease has no failed attempt that is kept."""
 
-    default_hint = "list attempts with `pharoah-tenant journal`"
+    default_hint = "list jobs that failed with `pharoah-tenant jobs --failed`"
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,13 @@ class Incident:
     @property
     def words(self) -> tuple[str, ...]:
         """How sure the diagnosis was, what helped and what it is like: a line each, for a person."""
-        sure = () if self.sure is None else (f"at least {self.sure:.0%} sure, from {WORDS[Basis(self.basis)]}",)
-        helped = (f"helped: {self.helped}",) if self.helped else ()
-        return (*sure, *helped, *like(self.precedents))
+        helped = f"helped: {self.helped}" if self.helped else ""
+        return (*filter(None, (self.sureness, helped)), *like(self.precedents))
+
+    @property
+    def sureness(self) -> str:
+        """How sure the diagnosis was, in words, or "" where nobody has measured it."""
+        return "" if self.sure is None else f"at least {self.sure:.0%} sure, from {WORDS[Basis(self.basis)]}"
 
 
 class Incidents:

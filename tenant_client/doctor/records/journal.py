@@ -27,13 +27,13 @@ _MOST_CANDIDATES = 8
 class UnknownUnit(PharoahError):
     """The journal has no such lease."""
 
-    default_hint = "pass a lease, or the start of its name; list them with `pharoah-tenant leases`"
+    default_hint = "pass a job, or the start of its name; list them with `pharoah-tenant jobs`"
 
 
 class AmbiguousLease(PharoahError):
     """Several leases start with these letters."""
 
-    default_hint = "pass more of its name; list them with `pharoah-tenant leases`"
+    default_hint = "pass more of its name; list them with `pharoah-tenant jobs`"
 
 
 class GrantChanged(PeerFault):

@@ -14,7 +14,7 @@ from federation.base.sqlite import Connection
 class NoPair(PharoahError):
     """A vote that names no two nodes of its lease."""
 
-    default_hint = "name two nodes of the lease, as the provider or Slurm calls them: `pharoah-tenant leases`"
+    default_hint = "name two nodes of the lease, as the provider or Slurm calls them: `pharoah-tenant jobs`"
 
 
 @dataclass(frozen=True)

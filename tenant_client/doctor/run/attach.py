@@ -70,6 +70,7 @@ def attach_directory(log_dir: Path, settings: RunSettings) -> None:
     record.restarted(found, {}, ended_s, 0, ())
     if any(found[last].glob("*/error.json")):
         record.ended(Ending(None), Asked(ended_s), ended_s, 0, (), found)
+        record.say_next()
     else:
         record.interrupted(ended_s, 0, ())
 

@@ -90,6 +90,7 @@ class Record:
         self._began_s = 0.0
         self._program = program
         self._was_asked = False
+        self._next: tuple[str, ...] = ()
         self._kept: list[WatchFinding] = []
         self._notes = notes
         where = placement(os.environ)
@@ -124,7 +125,7 @@ class Record:
             self.number = attempts.begin(self._unit, started_at_s, number=number, lives=self._lives)
 
     def keep_start(self, command: Sequence[str], environment: Mapping[str, str], node_list: str) -> None:
-        """Journals what the attempt was started with, and the nodes of the lease, for `exclude`."""
+        """Journals what the attempt was started with, and the nodes of the lease, for `check exclude`."""
         with self._writing():
             if node_list:
                 Journal(self._db).place(self._unit, node_list)
@@ -272,11 +273,16 @@ class Record:
                 self._ours.say(f"noted a vote for the way between {' and '.join(pair)}")
 
     def _tell(self, state: AttemptState, cause: AttemptCause) -> None:
-        """Prints the lines about the attempt's end, unless somebody ended it and nothing is to be done."""
+        """Prints cause and advice, unless somebody ended it and nothing is to be done."""
         first, *further = after_failure(self._unit, state, cause)
         if further:
             self._ours.say(f"attempt {self.number} of {self._unit} {state}: {first}")
-        for line in further:
+            self._ours.say(further[0])
+        self._next = tuple(further[1:])
+
+    def say_next(self) -> None:
+        """Prints the next command, after all else that is said of the attempt's end."""
+        for line in self._next:
             self._ours.say(line)
 
     def _say_known(self, paths: Sequence[Path], cause: AttemptCause) -> None:

@@ -179,6 +179,7 @@ class Observer:
             self._record.say_good_end(at_s, self._workload.words)
         else:
             self._ours.say(self._workload.words)
+            self._record.say_next()
         self._watchers.close(at_s)
         with self._ours.guard("cannot remove torchrun's directory"):
             if self._elastic is not None and self._elastic_is_ours:

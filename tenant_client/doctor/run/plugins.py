@@ -135,5 +135,5 @@ def _evidence(told: Evidence, source: str) -> Evidence:
     """The same, with every field of its type and a reason that is one; how sure it is, nobody has measured."""
     evidence = msgspec.convert(msgspec.to_builtins(told, builtin_types=(bytes,)), Evidence)
     if evidence.reason != UNKNOWN and evidence.reason not in REASONS:
-        raise ValueError(f"{evidence.reason!r} is none of the reasons that `pharoah-tenant reasons` lists")
+        raise ValueError(f"{evidence.reason!r} is none of the reasons that `pharoah-tenant patterns reasons` lists")
     return replace(evidence, source=source, text=evidence.text[:_MOST_LETTERS])

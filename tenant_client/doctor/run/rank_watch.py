@@ -53,7 +53,7 @@ class RankWatch(Watcher):
         return found
 
     def _sample(self, rank: Progress) -> Sample:
-        """With the step since which the loss is no number, as `restart` has it."""
+        """With the step since which the loss is no number, as `show --only restart` has it."""
         sample = sample_of(rank)
         if rank.loss is None or math.isfinite(rank.loss):
             return sample

@@ -7,7 +7,7 @@ A run directory is `<home>/runs/<lease>-<attempt>`, readable by its owner only:
     *.log, *.log.1    the last part of the job's output
     progress-<rank>   the progress of each rank, written by the hook in the job
     pattern-<rank>.json     what each rank's functions took in the last seconds, from the hook too
-    readings-<rank>   its losses, gradient norms and checkpoints, for `restart`
+    readings-<rank>   its losses, gradient norms and checkpoints, for `show --only restart`
     save-now          there, and new, when a hint asks for a checkpoint
     failures-per-hour how often the lease fails, for `should_checkpoint`, if the home knows it
     trace-<rank>-<n>.json   traces of a few steps, from the hook too; removed after they are described

@@ -91,7 +91,7 @@ def _nothing(reader: CappedReader, limits: ReadLimits) -> tuple[Found, ...]:
 
 
 def _inspector(reader: CappedReader, limits: ReadLimits) -> tuple[Found, ...]:
-    raise NotOfAJob(reader.file, 0, _INSPECTOR, hint="read them with `pharoah-tenant stragglers`")
+    raise NotOfAJob(reader.file, 0, _INSPECTOR, hint="read them with `pharoah-tenant show --only stragglers`")
 
 
 def _unknown(reader: CappedReader, limits: ReadLimits) -> tuple[Found, ...]:

@@ -21,7 +21,7 @@ from tenant_client.program.claims.verify_claim import canonical
 class NotOfThisLease(PharoahError):
     """An entry that was chosen is about another lease, or there is none of that number."""
 
-    default_hint = "list the entries of the lease with `pharoah-tenant evidence LEASE`"
+    default_hint = "list the entries of the lease with `pharoah-tenant privacy evidence JOB`"
 
 
 class ShownEntry(TypedDict):

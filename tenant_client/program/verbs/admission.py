@@ -1,4 +1,4 @@
-"""The verb that stands between Kubernetes and a pod: `admission`."""
+"""The verb that stands between Kubernetes and a pod: `check admission`."""
 
 import signal
 import threading

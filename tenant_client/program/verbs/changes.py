@@ -1,4 +1,4 @@
-"""The verb `changes`: what changed between two runs, and whether it may have."""
+"""The verb `show --only changes`: what changed between two runs, and whether it may have."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -40,7 +40,7 @@ def changes(
     is known of versions, what the newest bundle says, and how own runs went with each change and without it. Operators
     that came or went are named with the version that may have moved them.
 
-    With --only or --rules, changes are judged: which may be, must be, and may not.
+    With --may-change or --rules, changes are judged: which may be, must be, and may not.
 
     Local. Exit code 0: no change found, or all rules hold. 1: changes found, or a rule is broken. 2: nothing to
     compare, or a rule that cannot be judged.

@@ -102,7 +102,7 @@ Here = Annotated[
 ]
 
 
-def check(
+def fit(
     home: Home,
     lease: Lease = "",
     like: Annotated[

@@ -19,6 +19,8 @@ from federation.base.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
 from federation.base.sqlite import Connection, reporting
 from federation.base.visible import short
 from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.journal import the_one
+from tenant_client.doctor.run.run_directory import newest_runs
 
 _console = Console("pharoah-tenant")
 MOST_THAT_MAY = 3  # known incompatibilities that are shown
@@ -39,11 +41,14 @@ Home = Annotated[
 Lease = Annotated[
     str,
     typer.Argument(
-        envvar="PHAROAH_LEASE", help="The lease, or the start of its name (see `leases`).", show_default=False
+        metavar="[JOB]",
+        envvar="PHAROAH_LEASE",
+        help="The job, or the start of its name (see `jobs`).",
+        show_default=False,
     ),
 ]
 
-Latest = Annotated[bool, typer.Option("--latest", help="In place of a lease: use the newest one.")]
+Latest = Annotated[bool, typer.Option("--latest", help="In place of a job: use the newest one.")]
 
 
 @contextmanager
@@ -70,6 +75,12 @@ def journalled(home: Path) -> Path:
     return path
 
 
+def job_of(home: Path, given: Path) -> str:
+    """The job of this name, or whose name starts so; "" where it is a file's, or no such job has left files."""
+    runs = [] if given.exists() or len(given.parts) > 1 else [*newest_runs(home)]
+    return the_one(runs, str(given)) if any(run.startswith(str(given)) for run in runs) else ""
+
+
 def _default_home() -> Path:
     """The data folder of the XDG Base Directory Specification."""
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "pharoah"
@@ -78,4 +89,4 @@ def _default_home() -> Path:
 def require(lease: str, *, latest: bool) -> None:
     """BadParameter unless either a lease is named or the latest is asked for."""
     if bool(lease) == latest:
-        raise typer.BadParameter("pass either a lease (or the start of its name) or --latest", param_hint="LEASE")
+        raise typer.BadParameter("pass either a job (or the start of its name) or --latest", param_hint="JOB")

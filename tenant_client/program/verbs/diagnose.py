@@ -1,4 +1,4 @@
-"""Verbs about why a job failed: `diagnose` and `teach`."""
+"""Verbs about why a job failed: `diagnose` and `patterns teach`."""
 
 import sqlite3
 from collections import Counter
@@ -12,6 +12,7 @@ import typer
 from federation.base.console import AsJson, InputFile
 from federation.base.screen import say, show, show_json
 from federation.base.visible import counted_as
+from tenant_client.doctor.advice.after_failure import next_command
 from tenant_client.doctor.advice.log_scan import known_in
 from tenant_client.doctor.advice.told import Told
 from tenant_client.doctor.diagnosis.diagnose import explain, hints
@@ -22,20 +23,18 @@ from tenant_client.doctor.diagnosis.precedents import Precedent, like, telling_l
 from tenant_client.doctor.diagnosis.sureness import sureness_of
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.incidents import Incidents
-from tenant_client.doctor.records.journal import the_one
 from tenant_client.doctor.run.diagnose_attempt import run_files
 from tenant_client.doctor.run.plugins import gather_with_plugins
-from tenant_client.doctor.run.run_directory import newest_runs
-from tenant_client.program.verbs.console import Home, failing, warn
+from tenant_client.program.verbs.console import Home, failing, job_of, warn
 
 
 def diagnose(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...",
+            metavar="FILE|JOB...",
             click_type=InputFile(folders=True),
-            help="Logs, flight recorder dumps, answers of NCCL's RAS, error files, or folders of these; or a lease, for"
+            help="Logs, flight recorder dumps, answers of NCCL's RAS, error files, or folders of these; or a job, for"
             " what its newest attempt has left.",
         ),
     ],
@@ -43,13 +42,14 @@ def diagnose(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Diagnose why a job failed, from its logs and dumps. Nothing is sent.
+    """Diagnose why a job failed, from its logs and dumps.
 
-    Where the logs name versions that are known to fail like this, it says so, with the source.
+    Nothing is sent. Where the logs name versions that are known to fail like this, it says so, with the source.
 
     Exit code 0: a cause was found. 2: no file could be read. 3: cause unknown; the most unusual log lines are shown.
     """
     with failing():
+        job = job_of(home, paths[0])
         paths = [file for path in paths for file in _files(home, path)]
         gathered = gather_with_plugins(home, paths, lambda fault: warn(fault.what, fault.hint))
         lessons, rules = load_lessons(home / "lessons.json"), load_rules(home / FILE)
@@ -85,16 +85,21 @@ def diagnose(
                 else []
             )
         )
+        say(_next(job, unknown=unknown))
     raise typer.Exit(3 if unknown else 0)
 
 
 def _files(home: Path, path: Path) -> list[Path]:
-    """The file itself, or what the newest attempt of the lease of this name has left."""
-    if path.exists() or len(path.parts) > 1:
-        return [path]
-    runs = newest_runs(home)
-    files = run_files(home, the_one([*runs], str(path))) if any(run.startswith(str(path)) for run in runs) else []
-    return files or [path]
+    """The file itself, or what the newest attempt of the job of this name has left."""
+    job = job_of(home, path)
+    return (run_files(home, job) if job else []) or [path]
+
+
+def _next(job: str, *, unknown: bool) -> str:
+    """How to go on: of a file, to teach what it means, or to let `run` keep what the next attempt leaves."""
+    if job:
+        return next_command(job)
+    return f"next: pharoah-tenant {'patterns teach REASON LINE' if unknown else 'run -- COMMAND'}"
 
 
 def _precedents(home: Path, reason: str, lines: Sequence[str], but: Collection[str]) -> tuple[Precedent, ...]:
@@ -111,7 +116,9 @@ def _precedents(home: Path, reason: str, lines: Sequence[str], but: Collection[s
 
 def teach(
     home: Home,
-    reason: Annotated[str, typer.Argument(help="One of the reasons that `reasons` lists, such as network_error.")] = "",
+    reason: Annotated[
+        str, typer.Argument(help="One of the reasons that `patterns reasons` lists, such as network_error.")
+    ] = "",
     line: Annotated[
         str, typer.Argument(help="A part of a log line that shows this reason; its numbers match any number.")
     ] = "",
@@ -175,5 +182,5 @@ def _show_matches(lesson: Lessons, files: list[Path]) -> None:
     say(f"pharoah-tenant: it matches {counted_as(many, 'line')} in {within} of {counted_as(len(files), 'log')}")
 
 
-_NO_FILE = "pass a file, or a lease: `pharoah-tenant leases` lists them"
+_NO_FILE = "pass a file, or a job: `pharoah-tenant jobs` lists them"
 _MOST_LINE, _MOST_SHOWN, _MOST_MATCHES, _MOST_KNOWN = 4096, 160, 5, 3

@@ -1,4 +1,4 @@
-"""The verb that makes a claim about a lease: `evidence`."""
+"""The verb that makes a claim about a lease: `privacy evidence`."""
 
 import os
 from contextlib import closing
@@ -56,7 +56,7 @@ class EvidenceView(TypedDict):
 
 
 def evidence(
-    lease: Annotated[str, typer.Argument(metavar="LEASE", help="A lease, or the start of its name.")],
+    lease: Annotated[str, typer.Argument(metavar="JOB", help="A job, or the start of its name.")],
     home: Home,
     out: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write the claim to this file.", show_default=False)

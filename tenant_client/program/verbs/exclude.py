@@ -1,4 +1,4 @@
-"""The verb that tells a scheduler which nodes to leave out: `exclude`."""
+"""The verb that tells a scheduler which nodes to leave out: `check exclude`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing

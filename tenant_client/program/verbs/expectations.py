@@ -1,4 +1,4 @@
-"""The verb that holds leases against what is expected of them: `expectations`."""
+"""The verb that holds leases against what is expected of them: `show --only expectations`."""
 
 import time
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tenant_client.rounds.disclosure.expected import expected
 
 def expectations(
     home: Home,
-    lease: Annotated[str, typer.Argument(metavar="LEASE", help="Only this lease: its name, or the start of it.")] = "",
+    lease: Annotated[str, typer.Argument(metavar="[JOB]", help="Only this job: its name, or the start of it.")] = "",
     *,
     as_json: AsJson = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The verb that joins what both sides know of a failure: `explain`."""
+"""The verb that joins what both sides know of a failure: `show --only explain`."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -29,7 +29,9 @@ def explain(home: Home, lease: Lease = "", *, latest: Latest = False, as_json: A
         unit, known = Journal(connection).find(lease), Known.of(connection)
     attempt = newest(known, unit)
     if attempt is None:
-        say_error(f"nothing to explain: no attempt of {unit} failed or had findings", "see `pharoah-tenant journal`")
+        say_error(
+            f"nothing to explain: no attempt of {unit} failed or had findings", "see `pharoah-tenant jobs --failed`"
+        )
         raise typer.Exit(UNDECIDED)
     found = explain_facts(facts_of(known, attempt))
     if as_json:

@@ -1,4 +1,4 @@
-"""Verbs to join a federation and take part in its rounds: `enrol` and `serve`."""
+"""Verbs to join a federation and take part in its rounds: `join` and `serve`."""
 
 import os
 import signal
@@ -47,7 +47,7 @@ class Joined(TypedDict):
     trustees: list[str]
 
 
-def enrol(
+def join(
     home: Home,
     invitation: Annotated[
         Path | None,
@@ -73,9 +73,10 @@ def enrol(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Join a federation. Run it once to make keys and a card, and again with the provider's invitation.
+    """Join a federation: make keys and a card, then take the invitation.
 
-    The second call pins the directory of members. Signing keys are never replaced.
+    Run it once for the card, and again with the provider's invitation. The second call pins the directory of members.
+    Signing keys are never replaced.
     """
     if lease_key is not None:
         _take_lease_key(home, lease_key, as_json=as_json)
@@ -114,7 +115,7 @@ def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> 
         except OSError as error:
             raise HomeError(f"{error.strerror}: {card}", hint="pass another file with --card") from error
     _tell({"home": str(home), "tenant": str(member.tenant), "card": str(card)}, as_json=as_json)
-    then = "restart `serve`" if has_keys and new_node_key else "run `enrol INVITATION` with its invitation"
+    then = "restart `pharoah-tenant serve`" if has_keys and new_node_key else "run `pharoah-tenant join INVITATION`"
     say(f"next: give {card} to the provider, then {then}")
 
 
@@ -135,7 +136,7 @@ def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:
         as_json=as_json,
     )
     if not head:
-        say("next: compare the head with other tenants and the trustees, then run `serve`")
+        say("next: compare the head with other tenants and the trustees, then run `pharoah-tenant serve`")
 
 
 def _trustees(chain: Chain) -> list[str]:
@@ -163,7 +164,10 @@ def _tell(fields: Carded | Joined | Keyed, *, as_json: bool) -> None:
 
 
 def serve(home: Home, log_format: LogFormat = Format.JSON) -> None:
-    """Run this tenant's node. It answers the provider's rounds, and runs only code installed here."""
+    """Run this tenant's node, which answers the provider's rounds.
+
+    It runs only code that is installed here.
+    """
     logs.configure(log_format)
     stop = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""The verb that stands between a scheduler and a job: `gate`."""
+"""The verb that stands between a scheduler and a job: `check gate`."""
 
 import os
 from collections.abc import Mapping

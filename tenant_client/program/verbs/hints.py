@@ -46,10 +46,12 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Receive the hints that wait, and end.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each hint.")] = False,
 ) -> None:
-    """Receive the provider's hints about your leases: one line each, with one action. Hints are stored in the home.
+    """Receive the provider's hints about your jobs.
 
-    Ends of leases come with them, as lines; on stderr with --json. Open hints are shown first. If the provider is away,
-    watch reconnects. It takes no action itself.
+    Hints are one line each, with one action, and are stored in the home; watch takes no action itself. Ends of leases
+    come with them, as lines; on stderr with --json. Open hints are shown first. If the provider is away, watch
+    reconnects.
+
     Exit codes with --once: 0 no open hint, 1 an open hint, 3 unknown, for example no answer.
     """
 

@@ -1,4 +1,4 @@
-"""Verbs about what a home has learnt from its attempts: `helped` and `rules`."""
+"""Verbs about what a home has learnt from its attempts: `patterns helped` and `patterns rules`."""
 
 from collections import Counter
 from contextlib import closing
@@ -42,7 +42,7 @@ class Unusual(TypedDict):
 
 
 def helped(
-    lease: Annotated[str, typer.Argument(help="The lease that failed; the start of its name is enough.")],
+    lease: Annotated[str, typer.Argument(metavar="JOB", help="The job that failed; the start of its name is enough.")],
     text: Annotated[str, typer.Argument(help="What helped, in your words.")],
     home: Home,
 ) -> None:

@@ -97,10 +97,10 @@ def run(
     sample: Sample = True,
     quiet: Quiet = False,
 ) -> None:
-    """Run a job and record why it fails: put this in front of torchrun, python or srun.
+    """Run a job (torchrun, python, srun) and record why it fails.
 
     The job's output, signals and exit code stay as they are, even if Pharoah fails. After a failure, the cause is
-    diagnosed and written to the journal. Nothing is sent.
+    diagnosed and written to the journal. Nothing is sent. `pharoah-tenant attach PID` watches a job that runs already.
     """
     narrated(
         command,

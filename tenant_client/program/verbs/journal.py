@@ -1,4 +1,4 @@
-"""Verbs about what ran: `journal`, and `journal fix`."""
+"""Verbs about the journal: `show --only journal`, and `patterns fix`."""
 
 import time
 from collections import Counter
@@ -22,8 +22,8 @@ from tenant_client.rounds.disclosure.happened import Happened, what_happened
 
 
 def fix(
-    lease: Annotated[str, typer.Argument(metavar="LEASE", help="A lease, or the start of its name.")],
-    reason: Annotated[str, typer.Argument(help="The true reason: one that `reasons` lists, or unknown.")],
+    lease: Annotated[str, typer.Argument(metavar="JOB", help="A job, or the start of its name.")],
+    reason: Annotated[str, typer.Argument(help="The true reason: one that `patterns reasons` lists, or unknown.")],
     home: Home,
     attempt: Annotated[
         int | None,
@@ -45,13 +45,20 @@ def fix(
     show(f"{fixed.lease} attempt {fixed.attempt}: {fixed.reason} instead of {fixed.said}; {counts}")
 
 
-def show_journal(home: Home, *, as_json: AsJson = False) -> None:
-    """Show the journal: leases, attempts and why they ended.
+def journal(
+    home: Home,
+    lease: Annotated[str, typer.Argument(metavar="[JOB]", help="Only this job: its name, or the start of it.")] = "",
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show the journal of a job, or of all: workloads, attempts and why they ended.
 
     Exit code 3: the journal is empty. For the outcome of the last attempt see `status`.
     """
-    with closing(open_database(journalled(home))) as connection:
+    with failing(), closing(open_database(journalled(home))) as connection:
         view, joined = what_happened(connection), is_pinned(connection)
+        if lease:
+            view = view.of(Journal(connection).find(lease))
     if as_json:
         show_json(view)
     else:

@@ -1,4 +1,4 @@
-"""Verbs that show owners their data: `budget`, `preview` and `sent`."""
+"""Verbs that show owners their data: `privacy budget`, `privacy preview` and `privacy sent`."""
 
 import os
 from collections.abc import Iterator
@@ -170,7 +170,7 @@ def _show_sent(view: Sent) -> None:
 def _show_bytes(tenant: Tenant, round_id: str, *, as_json: bool) -> None:
     known = {str(plan.round_id): plan.round_id for plan in tenant.plans()}
     if round_id not in known:
-        say_error(f"round {round_id} was not answered", "list answered rounds with `pharoah-tenant sent`")
+        say_error(f"round {round_id} was not answered", "list answered rounds with `pharoah-tenant privacy sent`")
         raise typer.Exit(3)
     parts = owner_view.sent_bytes(tenant, known[round_id])
     if as_json:

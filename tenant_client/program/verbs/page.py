@@ -16,7 +16,10 @@ def page(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 0,
     host: Annotated[str, typer.Option(help="A loopback address; others are refused.")] = "127.0.0.1",
 ) -> None:
-    """Show leases, attempts, budget and all data that left, in a browser on this machine. Nothing is sent."""
+    """Show jobs, budget and all data that left, in a browser here.
+
+    The browser is one on this machine, and nothing is sent.
+    """
     asked = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: asked.set())

@@ -1,4 +1,4 @@
-"""The verb that follows one rank's traffic to another's, as far as a tenant can see: `path`."""
+"""The verb that follows one rank's traffic to another's, as far as a tenant can see: `show --only path`."""
 
 from collections.abc import Sequence
 from contextlib import closing

@@ -1,4 +1,4 @@
-"""The verb that plans which node of a lease to replace: `replacement`."""
+"""The verb that plans which node of a lease to replace: `show --only replacement`."""
 
 from collections.abc import Iterator
 from contextlib import closing

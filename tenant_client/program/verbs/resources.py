@@ -1,4 +1,4 @@
-"""The verb that says what a job needs of its host, and what it used: `resources`."""
+"""The verb that says what a job needs of its host, and what it used: `show --only resources`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ _GB = 1e9
 
 def resources(
     home: Home,
-    lease: Annotated[str, typer.Argument(metavar="[LEASE]", help="A lease: its name, or the start of it.")] = "",
+    lease: Annotated[str, typer.Argument(metavar="[JOB]", help="A job: its name, or the start of it.")] = "",
     trace: Annotated[
         list[Path] | None,
         typer.Option(
@@ -38,7 +38,7 @@ def resources(
     or by what this host has left. 3: nothing alike ran before.
     """
     if bool(lease) == bool(trace):
-        raise typer.BadParameter("pass a lease, or traces with --trace")
+        raise typer.BadParameter("pass a job, or traces with --trace")
     with failing():
         database = journalled(home)
         left = available()

@@ -1,4 +1,4 @@
-"""The verb that says from which checkpoint to restart: `restart`."""
+"""The verb that says from which checkpoint to restart: `show --only restart`."""
 
 from pathlib import Path
 from typing import Annotated, TypedDict
@@ -28,7 +28,9 @@ class Restart(TypedDict):
 
 def restart(
     home: Home,
-    lease: Annotated[str, typer.Argument(help="The lease, or the start of its name; by default the newest run.")] = "",
+    lease: Annotated[
+        str, typer.Argument(metavar="[JOB]", help="The job, or the start of its name; by default the newest.")
+    ] = "",
     saved: Annotated[
         list[Path] | None,
         typer.Option("--saved", help="A checkpoint of the job, placed by its time of change; repeatable."),

@@ -1,21 +1,16 @@
-"""Verbs that show the state of a home: `status`, `leases` and `reasons`."""
+"""Verbs that show the state of a home, and what causes there are: `status` and `patterns reasons`."""
 
 from collections.abc import Iterator
-from contextlib import closing
-from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from federation.base.clock import now_hour
 from federation.base.console import AsJson
 from federation.base.screen import show, show_json
-from federation.base.sqlite import reporting
 from federation.base.visible import counted_as, short
-from tenant_client.doctor.records.database import open_database
-from tenant_client.program.verbs.console import Home, journalled
+from tenant_client.program.verbs.console import Home
 from tenant_client.rounds.disclosure import overview
 from tenant_client.rounds.disclosure.overview import LeaseRow, TenantStatus
 
@@ -23,7 +18,9 @@ UNKNOWN = "no known error pattern in the logs"
 
 
 def status(home: Home, *, as_json: AsJson = False) -> None:
-    """Show the state of this home: federation, running jobs, open hints, last round, budget left, what is due.
+    """Show the state of this home, and what is due.
+
+    That is: federation, running jobs, open hints, last round, budget left.
 
     Exit code 0: ok. 1: an open hint, or the last attempt failed. 2: the home is unreadable. 3: the home is empty.
     """
@@ -44,7 +41,7 @@ def _lines(state: TenantStatus) -> Iterator[str]:
         )
         yield f"federation  joined: {members}, {trustees}, head {state.federation.head}"
     else:
-        yield "federation  none: `pharoah-tenant enrol`; run, journal and diagnose work without"
+        yield "federation  none: `pharoah-tenant join`; run, jobs, show and diagnose work without"
     yield f"jobs        {counted_as(state.leases, 'lease')}, {len(state.running)} running"
     for row in state.running:
         yield f"  running   {_named(row)}"
@@ -72,35 +69,6 @@ def _workload(row: LeaseRow) -> Iterator[str]:
         yield f"            workload described: {row.workload}"
     elif row.undescribed:
         yield f"            workload not described: {row.undescribed}"
-
-
-def leases(
-    home: Home,
-    beginning: Annotated[str, typer.Argument(metavar="LEASE", help="Only leases whose name starts with this.")] = "",
-    *,
-    as_json: AsJson = False,
-) -> None:
-    """List leases, newest last: name, job, workload, and the state of the last attempt.
-
-    Every verb accepts the start of a lease's name if it is unique. Exit code 3: there are no leases.
-    """
-    with reporting(), closing(open_database(journalled(home))) as connection:
-        rows = [row for row in overview.leases(connection) if row.lease.startswith(beginning)]
-    if as_json:
-        show_json(overview.Leases(1, tuple(rows)))
-    else:
-        show(*map(_row, rows))
-    if not rows:
-        raise typer.Exit(3)
-
-
-def _row(row: LeaseRow) -> str:
-    began = datetime.fromtimestamp(row.since_s, UTC).astimezone()
-    state = f"{row.state} {row.reason}".strip() or "no attempt seen"
-    what = "; ".join(filter(None, (row.job, row.workload)))
-    return (
-        f"{row.lease}  {began:%Y-%m-%d %H:%M}  {state}{f', attempt {row.attempts}' if row.attempts > 1 else ''}  {what}"
-    )
 
 
 def reasons(*, as_json: AsJson = False) -> None:

@@ -1,4 +1,4 @@
-"""The verb that says why a job's steps are long: `stragglers`."""
+"""The verb that says why a job's steps are long: `show --only stragglers`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,15 +6,24 @@ from typing import Annotated
 
 import typer
 
+from crypto.errors import PharoahError
 from federation.base.console import AsJson, InputFile
 from federation.base.screen import show, show_json
+from federation.base.visible import short
 from tenant_client.doctor.diagnosis.stragglers.waits import WaitCause, waits
 from tenant_client.doctor.diagnosis.stragglers.what_if import StragglerCause, WhatIf, what_if
+from tenant_client.doctor.run.run_directory import newest_runs
 from tenant_client.doctor.sources.nccl_inspector import holds_logs, read_logs
 from tenant_client.doctor.sources.step_trace import read_step_trace
-from tenant_client.program.verbs.console import failing, warn
+from tenant_client.program.verbs.console import Home, failing, job_of, warn
 
 FINE, SLOW, UNDECIDED = 0, 1, 3
+
+
+class NoTrace(PharoahError):
+    """A job has left nothing that tells of its stragglers."""
+
+    default_hint = "set NCCL_INSPECTOR_DUMP_DIR to this folder, or pass a trace in place of the job"
 
 
 def stragglers(
@@ -22,10 +31,12 @@ def stragglers(
         Path,
         typer.Argument(
             click_type=InputFile(folders=True),
+            metavar="TRACE|JOB",
             help="Operations of all ranks, one a row, as Parquet or CSV (columns: docs/causes.md); or the logs of"
-            " NCCL's Inspector, a folder or archive of one for each process.",
+            " NCCL's Inspector, a folder or archive of one for each process; or a job whose run directory has these.",
         ),
     ],
+    home: Home,
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -35,7 +46,11 @@ def stragglers(
     are compared. Exit code 0: no straggler. 1: the job straggles. 3: too few collectives to tell.
     """
     with failing():
+        if job := job_of(home, trace):
+            trace = newest_runs(home)[job]
         of_inspector = holds_logs(trace)
+        if job and not of_inspector:
+            raise NoTrace(f"no logs of NCCL's Inspector are in {short(trace)}")
     if of_inspector or (trace.is_dir() and not any(trace.iterdir())):
         raise typer.Exit(_collectives(trace, as_json=as_json))
     with failing():

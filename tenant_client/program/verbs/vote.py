@@ -1,4 +1,4 @@
-"""The verb that keeps a vote for a pair of nodes: `vote`."""
+"""The verb that keeps a vote for a pair of nodes: `patterns vote`."""
 
 from contextlib import closing
 from typing import Annotated
@@ -15,7 +15,7 @@ from tenant_client.program.verbs.console import Home, failing, journalled
 
 
 def vote(
-    lease: Annotated[str, typer.Argument(help="The lease; the start of its name is enough.")],
+    lease: Annotated[str, typer.Argument(metavar="JOB", help="The job; the start of its name is enough.")],
     node: Annotated[str, typer.Argument(help="One of its nodes.")],
     other: Annotated[str, typer.Argument(help="Another one: between both a collective was slow or hung.")],
     home: Home,

@@ -1,4 +1,4 @@
-"""Verbs about a workload: `describe`, `tokens`, `compare` and `catalogue`. All are local: nothing is sent."""
+"""Verbs about a workload: describe, tokens, compare and catalogue. All are local: nothing is sent."""
 
 import os
 from collections.abc import Sequence

@@ -43,6 +43,19 @@ class Happened:
     undescribed: Mapping[str, str]
     explanations: tuple["ExplainedAttempt", ...]
 
+    def of(self, lease: str) -> "Happened":
+        """What it has of one lease."""
+        return Happened(
+            leases=tuple(one for one in self.leases if one.unit == lease),
+            workloads=tuple(one for one in self.workloads if one.lease == lease),
+            attempts=tuple(one for one in self.attempts if one.unit == lease),
+            failures=tuple(one for one in self.failures if one.failure.unit == lease),
+            jobs={name: job for name, job in self.jobs.items() if name == lease},
+            incidents=tuple(one for one in self.incidents if one.lease == lease),
+            undescribed={name: why for name, why in self.undescribed.items() if name == lease},
+            explanations=tuple(one for one in self.explanations if one.lease == lease),
+        )
+
 
 @dataclass(frozen=True)
 class ExplainedAttempt:

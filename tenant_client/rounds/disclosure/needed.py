@@ -1,4 +1,4 @@
-"""What a lease, or a workload that is to come, needs of a host: from the journal, for `pharoah-tenant resources`."""
+"""What a lease, or a workload that is to come, needs of a host: from the journal, for `show --only resources`."""
 
 from collections.abc import Sequence
 from contextlib import closing

@@ -217,5 +217,5 @@ def _due(federation: Federation | None, hints: int, *, has_keys: bool) -> str:
     if hints:
         return "follow the open hints: `pharoah-tenant watch --once`"
     if federation is None and has_keys:
-        return "join with the provider's invitation: `pharoah-tenant enrol INVITATION`"
+        return "join with the provider's invitation: `pharoah-tenant join INVITATION`"
     return ""

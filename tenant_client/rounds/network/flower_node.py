@@ -88,7 +88,7 @@ class Link(StrEnum):
 class BadNodeKey(PharoahError):
     """The file of the node's key has no valid key."""
 
-    default_hint = "restore node.key from a backup, or make a new one with `pharoah-tenant enrol --new-node-key`"
+    default_hint = "restore node.key from a backup, or make a new one with `pharoah-tenant join --new-node-key`"
 
 
 class NotWanted(Exception):

@@ -2,7 +2,7 @@
 
 - An outcome has the suspicion, whether it was confirmed, and the loss of speed: no samples, no device, no machine name.
 - Nothing is sent without `--tell`, nor if the verdict is unknown.
-- The outcome is written to `tenant.db` before it is sent, so `sent` lists it even if the call failed.
+- The outcome is written to `tenant.db` before it is sent, so `privacy sent` lists it even if the call failed.
 """
 
 import time

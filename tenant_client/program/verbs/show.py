@@ -1,0 +1,225 @@
+"""The verb `show`: all that is known of a job on one screen, and the sections that come from the journal alone."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from federation.base.console import AsJson
+from federation.base.screen import show, show_json
+from federation.base.sqlite import Connection, reporting
+from federation.base.visible import counted_as
+from tenant_client.doctor.advice.after_failure import after_failure, next_command
+from tenant_client.doctor.advice.explanation import explain
+from tenant_client.doctor.advice.failure_facts import Known, facts_of, newest
+from tenant_client.doctor.diagnosis.precedents import Precedent
+from tenant_client.doctor.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
+from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.incidents import Incidents
+from tenant_client.doctor.records.journal import Journal
+from tenant_client.doctor.sources.reasons import UNKNOWN
+from tenant_client.program.verbs.console import Home, Latest, failing, journalled, say_error
+from tenant_client.rounds.disclosure.happened import ExplainedAttempt
+
+Job = Annotated[
+    str,
+    typer.Argument(
+        metavar="[JOB]",
+        envvar="PHAROAH_LEASE",
+        help="The job: its name, or the start of it (see `jobs`); by default the newest.",
+        show_default=False,
+    ),
+]
+FINE, UNEXPLAINED = 0, 3
+_MOST_LINES = 5
+
+
+@dataclass(frozen=True)
+class ShownCause(AttemptCause):
+    """Why the attempt ended. `said` is the reason that the program gave where the owner gave another one, else "".
+
+    `sure` is the least share of such diagnoses that are right, `sureness` that in words: None and "" without figures.
+    """
+
+    said: str = ""
+    sure: float | None = None
+    sureness: str = ""
+
+
+@dataclass(frozen=True)
+class ShownEvidence:
+    """Lines of the logs that tell the failure, numbers masked, and what the watch found."""
+
+    lines: tuple[str, ...]
+    findings: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class ShownPrecedents:
+    """What the owner noted that helped, or "", and earlier failures that resemble this one, the nearest first."""
+
+    helped: str
+    precedents: tuple[Precedent, ...]
+
+
+@dataclass(frozen=True)
+class ShownJob:
+    """The newest attempt of a job. `name` is the job's own name, `job` that of its lease; times are seconds since 1970.
+
+    `both_sides` is the first cause over both sides, None for an attempt without trouble.
+    """
+
+    version: int
+    job: str
+    name: str
+    attempt: int
+    state: AttemptState
+    started_at_s: float
+    ended_at_s: float | None
+    steps: int
+    cause: ShownCause
+    evidence: ShownEvidence
+    precedents: ShownPrecedents
+    both_sides: ExplainedAttempt | None
+
+
+def summary(home: Home, job: Job = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
+    """Show the newest attempt of a job on one screen: cause, advice and evidence. Nothing is sent.
+
+    Exit code 0: the cause is known, or nothing failed. 3: the cause is unknown, or no attempt was seen.
+    """
+    found = _shown(home, job, latest=latest)
+    if as_json:
+        show_json(found)
+    else:
+        show(*_lines(found))
+    _end(found)
+
+
+def cause(home: Home, job: Job = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
+    """Show why a job's newest attempt ended, how sure that is, and what to do."""
+    found = _shown(home, job, latest=latest)
+    if as_json:
+        show_json(found.cause)
+    else:
+        show(*_cause_lines(found))
+    _end(found)
+
+
+def evidence(home: Home, job: Job = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
+    """Show the log lines that tell why a job's newest attempt failed, and what the watch found.
+
+    Numbers in the lines are masked. Exit code 3: there are none.
+    """
+    found = _shown(home, job, latest=latest).evidence
+    if as_json:
+        show_json(found)
+    else:
+        show(*found.lines, *_finding_lines(found))
+    _end_known("nothing in the logs tells of a failure", found.lines or found.findings)
+
+
+def precedents(home: Home, job: Job = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
+    """Show earlier failures that a job's failure resembles, what helped then, and what was noted for this one.
+
+    Exit code 3: none is known.
+    """
+    found = _shown(home, job, latest=latest).precedents
+    if as_json:
+        show_json(found)
+    else:
+        show(*_precedent_lines(found))
+    _end_known("no earlier failure resembles it", found.helped or found.precedents)
+
+
+def _shown(home: Path, beginning: str, *, latest: bool) -> ShownJob:
+    """The newest attempt of a job; ends with exit code 3 without one."""
+    if beginning and latest:
+        raise typer.BadParameter("pass either a job or --latest", param_hint="JOB")
+    with failing(), reporting(), closing(open_database(journalled(home))) as connection:
+        unit = Journal(connection).find(beginning)
+        attempts = Attempts(connection).list(unit)
+        if attempts:
+            return _of(connection, attempts[-1])
+    say_error(f"no attempt of {unit} was seen", "run it with `pharoah-tenant run`")
+    raise typer.Exit(UNEXPLAINED)
+
+
+def _of(connection: Connection, attempt: Attempt) -> ShownJob:
+    incidents = Incidents(connection).kept()
+    incident = next((one for one in incidents if (one.lease, one.attempt) == (attempt.unit, attempt.attempt)), None)
+    advice = after_failure(attempt.unit, attempt.state, attempt.cause)[1:2]
+    cause = replace(attempt.cause, advice="".join(advice).removeprefix("do: "))
+    return ShownJob(
+        version=1,
+        job=attempt.unit,
+        name=Attempts(connection).jobs().get(attempt.unit, ""),
+        attempt=attempt.attempt,
+        state=attempt.state,
+        started_at_s=attempt.started_at_s,
+        ended_at_s=attempt.ended_at_s,
+        steps=attempt.steps,
+        cause=ShownCause(
+            **vars(cause),
+            said=attempt.said,
+            sure=incident.sure if incident else None,
+            sureness=incident.sureness if incident else "",
+        ),
+        evidence=ShownEvidence(incident.lines if incident else (), attempt.findings),
+        precedents=ShownPrecedents(incident.helped if incident else "", incident.precedents if incident else ()),
+        both_sides=_both_sides(connection, attempt),
+    )
+
+
+def _both_sides(connection: Connection, attempt: Attempt) -> ExplainedAttempt | None:
+    known = Known.of(connection)
+    if newest(known, attempt.unit) != attempt:
+        return None
+    found = explain(facts_of(known, attempt))
+    return ExplainedAttempt(attempt.unit, attempt.attempt, found.cause, found.side, found.sentence)
+
+
+def _lines(found: ShownJob) -> Iterator[str]:
+    began = datetime.fromtimestamp(found.started_at_s, UTC).astimezone()
+    ran = f" after {timedelta(seconds=round(found.ended_at_s - found.started_at_s))}" if found.ended_at_s else ""
+    steps = f", {counted_as(found.steps, 'step')}" if found.steps else ""
+    what = f"{found.job} ({found.name})" if found.name else found.job
+    yield f"{what} attempt {found.attempt}: {found.state}{ran}{steps}, began {began:%Y-%m-%d %H:%M:%S}"
+    yield from (f"  {line}" for line in _cause_lines(found))
+    yield from (f"  {line}" for line in _finding_lines(found.evidence))
+    yield from (f"  line: {line}" for line in found.evidence.lines[:_MOST_LINES])
+    yield from (f"  {line}" for line in _precedent_lines(found.precedents))
+    if found.both_sides is not None:
+        yield f"  over both sides: {found.both_sides.sentence}"
+        yield f"{next_command(found.job)} --only explain"
+
+
+def _cause_lines(found: ShownJob) -> Iterator[str]:
+    if found.cause.said:
+        yield f"{found.cause.reason}, as you fixed it; Pharoah had said:"
+    yield from after_failure(found.job, found.state, found.cause)[:2]
+    yield from filter(None, (found.cause.sureness,))
+
+
+def _precedent_lines(found: ShownPrecedents) -> Iterator[str]:
+    yield from ([f"helped: {found.helped}"] if found.helped else [])
+    yield from (one.words for one in found.precedents)
+
+
+def _finding_lines(found: ShownEvidence) -> Iterator[str]:
+    return (f"{one['kind']}: {one['text']}" for one in found.findings)
+
+
+def _end_known(lacking: str, known: object) -> None:
+    if not known:
+        say_error(lacking, "see `pharoah-tenant jobs --failed`")
+    raise typer.Exit(FINE if known else UNEXPLAINED)
+
+
+def _end(found: ShownJob) -> None:
+    failed = found.state in (AttemptState.FAILED, AttemptState.STOPPED, AttemptState.INTERRUPTED)
+    raise typer.Exit(UNEXPLAINED if failed and found.cause.reason == UNKNOWN else FINE)
