@@ -284,7 +284,7 @@ OLD = [(program, *pair) for program, app in PROGRAMS.items() for pair in get_com
 def test_an_old_spelling_is_the_verb_of_its_new_one_and_is_told_to_no_program(program: str, old: str, new: str) -> None:
     shown, expected = (CliRunner().invoke(PROGRAMS[program], [*words.split(), "-h"]) for words in (old, new))
     assert (shown.exit_code, shown.stderr, shown.stdout) == (0, "", expected.stdout)
-    assert f" {old} " not in CliRunner().invoke(PROGRAMS[program], ["-h"]).stdout
+    assert f"│ {old} " not in CliRunner().invoke(PROGRAMS[program], ["-h"]).stdout
 
 
 @pytest.mark.parametrize("program", ["pharoah-tenant", "pharoah-trustee"])

@@ -50,8 +50,9 @@ def wrong_in(program: str, rest: str) -> str:
     command, words = get_command(PROGRAMS[program]), rest.split()
     words = words[: words.index("--")] if "--" in words else words
     while isinstance(command, click.Group) and words and words[0][0].isalpha():
-        if old := [old for old in getattr(command, "renamed", ()) if words[: len(old.split())] == old.split()]:
-            return max(old)  # an old spelling
+        old: list[str] = [one for one in getattr(command, "renamed", ()) if words[: len(one.split())] == one.split()]
+        if old:
+            return max(old)  # the longest old spelling
         try:
             _, below, words = command.resolve_command(click.Context(command), words)
         except click.UsageError:
