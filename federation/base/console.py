@@ -9,7 +9,7 @@ import re
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -17,6 +17,7 @@ from importlib import import_module
 from importlib.abc import InspectLoader
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -50,10 +51,19 @@ HELP = {"help_option_names": ["-h", "--help"]}
 class CommandLine(typer.Typer):
     """The command line of a program. Calling it restricts gRPC to TLS 1.3 and guards the output with `screen`."""
 
-    def __init__(self, *, name: str, help: str, verbs: str = "") -> None:  # noqa: A002 - as typer calls it
+    def __init__(
+        self,
+        *,
+        name: str,
+        help: str,  # noqa: A002 - as typer calls it
+        verbs: str = "",
+        start: Sequence[str] = (),
+        renamed: Mapping[str, str] | None = None,
+    ) -> None:
         self.verbs = verbs  # the package of those that are added by their place
-        super().__init__(name=name, no_args_is_help=True, pretty_exceptions_enable=False, suggest_commands=False)
-        self.callback(help=help, cls=ProgramGroup, context_settings=HELP)(_root)
+        super().__init__(name=name, no_args_is_help=not start, pretty_exceptions_enable=False, suggest_commands=False)
+        cls = type("Program", (ProgramGroup,), {"start": start, "renamed": renamed or {}})
+        self.callback(help=help, cls=cls, context_settings=HELP)(_root)
 
     def __call__(self, *words: Any, **more: Any) -> Any:
         """Runs the program."""
@@ -74,7 +84,14 @@ class CommandLine(typer.Typer):
 
 
 class ProgramGroup(TyperGroup):
-    """A program's own verbs and those of plug-ins, which are imported when they are called."""
+    """A program's own verbs and those of plug-ins, which are imported when they are called.
+
+    `start` is shown where no verb is given. `renamed` has old spellings of verbs, one word or more, and the new one of
+    each. An old spelling is read as the new one, unless a hidden verb of that name keeps its old options.
+    """
+
+    start: Sequence[str] = ()
+    renamed: Mapping[str, str] = MappingProxyType({})
 
     @cached_property
     def _plug_ins(self) -> dict[str, PlugIn]:
@@ -94,15 +111,33 @@ class ProgramGroup(TyperGroup):
         summary = escape(self._plug_ins[cmd_name].summary)
         return TyperCommand(cmd_name, help=summary, rich_help_panel="Plug-ins")
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As in click; without words it shows how to start."""
+        if self.start and not args and not ctx.resilient_parsing:
+            screen.show(*self.start)
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As in click; the verb of a plug-in is imported."""
-        name, command, rest = super().resolve_command(ctx, args)
+        """As in click; an old spelling is read as the new one, and the verb of a plug-in is imported."""
+        name, command, rest = super().resolve_command(ctx, self._renamed(ctx, args))
         if name and name not in self.commands:
             with Console(self.name or "pharoah").failing():
                 command = self._plug_ins[name].load(lambda found: _plugged_in(name, found))
         return name, command, rest
+
+    def _renamed(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The words with an old spelling replaced; a person at a terminal is told the new one."""
+        spellings = (" ".join(args[:count]) for count in range(len(args), 0, -1))
+        old = next((words for words in spellings if words in self.renamed), None)
+        if old is None:
+            return args
+        new = self.renamed[old]
+        if screen.has_terminal() and "--json" not in args and not ctx.resilient_parsing:
+            screen.say(f"{self.name}: `{old}` is now `{self.name} {new}`")
+        return args if old in self.commands else [*new.split(), *args[len(old.split()) :]]
 
 
 def _plugged_in(name: str, found: Any) -> click.Command:

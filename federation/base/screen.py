@@ -19,7 +19,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from federation.base.visible import json_text, visible, visible_lines
 
@@ -50,14 +50,19 @@ def say(*lines: str) -> None:
 
 def say_loud(program: str, kind: str, what: str, *more: str) -> None:
     """`program: kind: what`, then more lines, on stderr; on a terminal the kind, error or warning, has its colour."""
-    stream = sys.stderr
-    raw = stream.raw_stream if isinstance(stream, VisibleStream) else stream
-    if raw is None or not raw.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") in (None, "dumb"):
+    raw = _raw_stderr()
+    if not has_terminal() or os.environ.get("NO_COLOR") or os.environ.get("TERM") in (None, "dumb"):
         say(f"{program}: {kind}: {what}", *more)
         return
     raw.write(f"{visible(program)}: \x1b[{_COLOURS[kind]}m{kind}:\x1b[0m {visible(what)}\n")
     raw.flush()
     say(*more)
+
+
+def has_terminal() -> bool:
+    """Whether stderr is a terminal, so that a person reads it."""
+    raw = _raw_stderr()
+    return raw is not None and raw.isatty()
 
 
 def say_at_once(line: str) -> None:
@@ -74,7 +79,7 @@ def progress() -> "Iterator[Progress]":
     from rich.console import Console
     from rich.progress import Progress
 
-    raw = sys.stderr.raw_stream if isinstance(sys.stderr, VisibleStream) else sys.stderr
+    raw = _raw_stderr()
     bars = Progress(
         console=Console(file=raw),
         transient=True,
@@ -150,6 +155,10 @@ def guarded(stream: TextIO) -> TextIO:
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")
     return VisibleStream(stream)  # type: ignore[return-value]
+
+
+def _raw_stderr() -> Any:
+    return sys.stderr.raw_stream if isinstance(sys.stderr, VisibleStream) else sys.stderr
 
 
 def _write(stream: TextIO | None, lines: tuple[str, ...]) -> None:
