@@ -1,17 +1,15 @@
 """The verb that shows what leases deliver on each context: `expectations`."""
 
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
 from federation.base.console import AsJson
 from federation.base.screen import show, show_json
 from federation.protocol.subjects import GOODPUT_EDGES, Subject
+from provider_server.fleet.analysis.attainment import ContextGoodput, by_context
 from provider_server.program.verbs.console import Database, Home, required
-from provider_server.program.verbs.counted import newest_counting
-
-if TYPE_CHECKING:
-    from provider_server.fleet.analysis.attainment import ContextGoodput
+from provider_server.program.verbs.opening import newest_counting
 
 MISSED = 1
 
@@ -74,8 +72,6 @@ def expectations(
     """
     if target not in GOODPUT_EDGES[1:]:
         raise typer.BadParameter("it is 0.5, 0.8, 0.9 or 0.95", param_hint="--target")
-    from provider_server.fleet.analysis.attainment import by_context
-
     lacking = "no release counts goodput: set goodput_share in provider.toml, see docs/fabric.md"
     newest, names = newest_counting(Subject.GOODPUT, required(home), database, lacking)
     table = newest.table(Subject.GOODPUT)
@@ -97,7 +93,7 @@ def expectations(
     raise typer.Exit(MISSED if any(one.is_missed for one in found) else 0)
 
 
-def _row(one: "ContextGoodput", name: str) -> ContextRow:
+def _row(one: ContextGoodput, name: str) -> ContextRow:
     return {
         "context": one.context,
         "name": name,

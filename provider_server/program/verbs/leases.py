@@ -1,22 +1,31 @@
-"""`pharoah-provider lease` and `lease-events`: leases as they are granted, and what happens to them."""
+"""`pharoah-provider leases record` and `leases events`: leases as they are granted, and what happens to them."""
 
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
+import msgspec
 import typer
+from sqlalchemy.exc import IntegrityError
 
+from crypto.ids import LeaseId, TenantId
+from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.console import InputFile
+from federation.base.foreign import LATEST_S, MALFORMED
+from federation.base.key_files import read
 from federation.base.visible import counted_as
+from provider_server.fleet.learning import hardware, on_probation
+from provider_server.fleet.learning.hardware import Kept
+from provider_server.fleet.learning.on_probation import OnProbation
+from provider_server.fleet.leases import Lease
 from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required, say_error
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from provider_server.fleet.learning.hardware import Kept
-    from provider_server.fleet.learning.on_probation import OnProbation
-    from provider_server.fleet.leases import Lease
-    from provider_server.rounds.intake.recorder import LeaseRecorder
-    from provider_server.rounds.lease_book import LeaseBook
+from provider_server.rounds import home as homes
+from provider_server.rounds.intake.lease_events import MOST_LEVEL, MOST_NODES, BadLeases
+from provider_server.rounds.intake.lines import RefusedLine, take_each, total
+from provider_server.rounds.intake.recorder import LeaseRecorder, Recorded, context_of
+from provider_server.rounds.lease_book import LeaseBook
 
 NOTHING = "nothing was recorded; correct or remove the line"
 
@@ -28,7 +37,7 @@ class LeaseRow(TypedDict):
     leases: int
 
 
-def lease(
+def record(
     file: Annotated[
         Path,
         typer.Argument(
@@ -41,12 +50,6 @@ def lease(
     as_json: AsRows = False,
 ) -> None:
     """Record granted leases, each with lease, tenant, start_h, end_h, and node_names or nodes, context and level."""
-    from sqlalchemy.exc import IntegrityError
-
-    from provider_server.fleet.learning import hardware, on_probation
-    from provider_server.rounds import home as homes
-    from provider_server.rounds.intake.lease_events import BadLeases
-
     place = required(home)
     with failing():
         book = homes.open_leases(place, database, homes.settings_of(place))
@@ -63,18 +66,9 @@ def lease(
 
 
 def _leases(
-    book: "LeaseBook", file: Path, kept: "Kept | None", probation: "OnProbation"
-) -> "Iterator[tuple[Lease, tuple[str, ...]]]":
+    book: LeaseBook, file: Path, kept: Kept | None, probation: OnProbation
+) -> Iterator[tuple[Lease, tuple[str, ...]]]:
     """The leases of a file and their nodes; a lease with node names has those of telemetry and repairs."""
-    import msgspec
-
-    from crypto.ids import LeaseId, TenantId
-    from federation.base.clock import SECONDS_PER_HOUR
-    from federation.base.foreign import LATEST_S, MALFORMED
-    from federation.base.key_files import read
-    from provider_server.fleet.leases import Lease
-    from provider_server.rounds.intake.lease_events import MOST_LEVEL, MOST_NODES, BadLeases
-    from provider_server.rounds.intake.recorder import context_of
 
     class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         lease: str
@@ -125,7 +119,7 @@ class EventsRow(TypedDict):
     refused: int
 
 
-def lease_events(
+def events(
     file: Annotated[
         Path,
         typer.Argument(help="JSON lines, or - for standard input; see docs/operate.md.", show_default=False),
@@ -139,12 +133,6 @@ def lease_events(
 
     A bad line is named on stderr and the others are recorded; then the exit code is 2. Lines may come again.
     """
-    import sys
-    from contextlib import closing, nullcontext
-
-    from provider_server.rounds import home as homes
-    from provider_server.rounds.intake.recorder import LeaseRecorder
-
     place = required(home)
     with failing(), closing(homes.open_leases(place, database, settings := homes.settings_of(place))) as book:
         recorder = LeaseRecorder(book, place, settings.leases.contexts)
@@ -155,12 +143,10 @@ def lease_events(
         raise typer.Exit(2)
 
 
-def _taken(file: str, lines: "Iterable[bytes]", recorder: "LeaseRecorder") -> EventsRow:
+def _taken(file: str, lines: Iterable[bytes], recorder: LeaseRecorder) -> EventsRow:
     """Records line by line; a refused one is told at once."""
-    from provider_server.rounds.intake.lines import RefusedLine, take_each, total
-    from provider_server.rounds.intake.recorder import Recorded
 
-    def told() -> "Iterator[Recorded | RefusedLine | None]":
+    def told() -> Iterator[Recorded | RefusedLine | None]:
         for outcome in take_each(lines, recorder):
             if isinstance(outcome, dict):
                 say_error(f"{file}, line {outcome['line']}: {outcome['error']}")

@@ -1,26 +1,33 @@
 """Verbs on the provider's own telemetry: contexts, hazard, repaired."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
+from crypto.errors import PharoahError
 from federation.base.clock import now_hour
 from federation.base.console import InputFile
 from federation.base.screen import say
 from federation.base.visible import counted_as
+from federation.protocol.life_table import PER_NODE_HOURS
+from provider_server.fleet.analysis.fleet_events import READ_FROM, fit_levels, gather, hardware_failures
+from provider_server.fleet.learning import hardware, on_probation
+from provider_server.fleet.learning.hardware import Followed, Kept, Observed, Repair
+from provider_server.fleet.telemetry.files import FileSource, Layout
+from provider_server.fleet.telemetry.inventory import Inventory, load
+from provider_server.fleet.telemetry.prometheus import PrometheusSettings, PrometheusSource
+from provider_server.fleet.telemetry.quality import Quality, Reason
+from provider_server.fleet.telemetry.recipe import load as load_recipe
+from provider_server.fleet.telemetry.samples import HOUR_S, Source, Window
+from provider_server.program.reporting.hazard_text import HazardRow, TelemetryRow, hazard_lines, hazard_row, numbers
 from provider_server.program.verbs import outages
 from provider_server.program.verbs.console import AsRows, Home, failing, nothing_yet, print_rows, required
-
-if TYPE_CHECKING:
-    from provider_server.fleet.learning.hardware import Followed, Kept, Observed, Repair
-    from provider_server.fleet.telemetry.inventory import Inventory
-    from provider_server.fleet.telemetry.quality import Quality
-    from provider_server.fleet.telemetry.samples import Source, Window
-    from provider_server.program.reporting.hazard_text import HazardRow, TelemetryRow
-    from provider_server.rounds.settings import Telemetry
+from provider_server.rounds import home as homes
+from provider_server.rounds.settings import Telemetry
 
 Files = Annotated[
     list[Path] | None,
@@ -46,9 +53,9 @@ NONE_SEEN = 3.69  # a Poisson count of this mean is 0 in one of forty draws
 class Feed:
     """Telemetry of a window, and the inventory beside it. `metrics` are those that are asked for; None: all."""
 
-    source: "Source"
-    window: "Window"
-    inventory: "Inventory"
+    source: Source
+    window: Window
+    inventory: Inventory
     metrics: frozenset[str] | None = None
 
 
@@ -66,13 +73,6 @@ def open_feed(
 
     Prometheus is asked for the metrics of the recipe in the settings, or all of them if `whole`; files have all.
     """
-    import time
-
-    from provider_server.fleet.telemetry.inventory import Inventory, load
-    from provider_server.fleet.telemetry.recipe import load as load_recipe
-    from provider_server.fleet.telemetry.samples import Window
-    from provider_server.rounds import home as homes
-
     settings = homes.settings_of(home).telemetry
     listed = inventory or (Path(settings.inventory) if settings.inventory else None)
     known, window = load(listed) if listed else Inventory(), Window(*hours_asked(start, end), time.time())
@@ -89,12 +89,7 @@ def hours_asked(start: int | None, end: int | None) -> tuple[int, int]:
     return first, last
 
 
-def _source(files: Sequence[Path], settings: "Telemetry", only: frozenset[str] | None, *, in_order: bool) -> "Source":
-    from crypto.errors import PharoahError
-    from provider_server.fleet.telemetry.files import FileSource, Layout
-    from provider_server.fleet.telemetry.prometheus import PrometheusSettings, PrometheusSource
-    from provider_server.fleet.telemetry.samples import HOUR_S
-
+def _source(files: Sequence[Path], settings: Telemetry, only: frozenset[str] | None, *, in_order: bool) -> Source:
     if files:
         return FileSource(files, Layout(lag_s=float(HOUR_S) if in_order else None))
     if not settings.prometheus_url:
@@ -105,7 +100,7 @@ def _source(files: Sequence[Path], settings: "Telemetry", only: frozenset[str] |
     return PrometheusSource(PrometheusSettings(settings.prometheus_url, bearer_token_file=token, only=only))
 
 
-def say_quality(quality: "Quality", doubts: Mapping[str, int]) -> None:
+def say_quality(quality: Quality, doubts: Mapping[str, int]) -> None:
     """Tells what of the telemetry could not be used."""
     say(*quality.lines(), *(f"  doubt    {doubt}: {count}" for doubt, count in sorted(doubts.items())))
 
@@ -139,8 +134,6 @@ def contexts(
     as_json: AsRows = False,
 ) -> None:
     """Group nodes into contexts by the features that predict failures, and find build-up levels, from telemetry."""
-    from provider_server.fleet.learning import hardware
-
     place = required(home)
     with failing():
         feed = open_feed(place, file or (), inventory, start, end, in_order=in_order)
@@ -157,14 +150,14 @@ def contexts(
     )
 
 
-def _selection_line(found: "Observed") -> str:
+def _selection_line(found: Observed) -> str:
     if not found.selected:
         return f"no feature predicts the {found.failures:.0f} failures: all nodes form one context; see --feature"
     names = ", ".join(feature.name for feature in found.selected)
     return f"{found.failures:.0f} failures; contexts differ in {names}"
 
 
-def _context_row(found: "Observed", place: int) -> ContextRow:
+def _context_row(found: Observed, place: int) -> ContextRow:
     one = found.kept.contexts.contexts[place]
     levels = [found.kept.levels.get(node, 0) for node in one.nodes]
     return {
@@ -226,10 +219,6 @@ def hazard(
         asked = outages.Asked(start, end, inventory, nodes, kind or (), jobs)
         outages.show(events, asked, required(home) if keep else None, as_json=as_json)
         return
-    from provider_server.fleet.analysis.fleet_events import fit_levels, gather
-    from provider_server.fleet.learning import hardware
-    from provider_server.program.reporting.hazard_text import hazard_lines, hazard_row, numbers
-
     place = required(home)
     with failing():
         feed, kept = open_feed(place, file or (), inventory, start, end, in_order=in_order), hardware.load(place)
@@ -247,17 +236,12 @@ def hazard(
     print_rows([row], hazard_lines, as_json=as_json)
 
 
-def with_levels(feed: Feed, kept: "Kept | None", repairs: "Sequence[Repair]") -> "Followed":
+def with_levels(feed: Feed, kept: Kept | None, repairs: Sequence[Repair]) -> Followed:
     """Events and levels of the window; contexts as stored, levels computed anew."""
-    from provider_server.fleet.learning import hardware
-
     return hardware.follow_warm(feed.source, feed.window, feed.inventory, kept, repairs)
 
 
-def _without_failure(node_hours: int, seen: "Followed") -> str:
-    from provider_server.fleet.analysis.fleet_events import hardware_failures
-    from provider_server.fleet.telemetry.quality import Reason
-
+def _without_failure(node_hours: int, seen: Followed) -> str:
     failures = hardware_failures(seen.events).unique(maintain_order=True)
     if seen.quality.of(Reason.UNKNOWN_METRIC) == seen.quality.read > 0:
         return "no failure could be seen: no metric of this telemetry is known (docs/nodes.md)"
@@ -269,16 +253,12 @@ def _without_failure(node_hours: int, seen: "Followed") -> str:
         return "no node-hours at risk: telemetry shows no node in two consecutive hours"
     if told := _unseen(seen):
         return told
-    from federation.protocol.life_table import PER_NODE_HOURS
-
     most = PER_NODE_HOURS * NONE_SEEN / node_hours
     return f"no failure in {node_hours:,} node-hours at risk: at most {most:.2g} per 1,000 (95% bound)"
 
 
-def _unseen(seen: "Followed") -> str:
+def _unseen(seen: Followed) -> str:
     """What is said where telemetry has no metric of failures, so that only nodes that fall silent are seen."""
-    from provider_server.fleet.analysis.fleet_events import READ_FROM
-
     if set(READ_FROM) & set(seen.totals["metric"]):
         return ""
     return (
@@ -310,8 +290,6 @@ def repaired(
     as_json: AsRows = False,
 ) -> None:
     """Record that hardware of nodes was replaced: their build-up begins anew, and they are on probation for a while."""
-    from provider_server.fleet.learning import hardware, on_probation
-
     place = required(home)
     with failing():
         kept = hardware.load(place)
