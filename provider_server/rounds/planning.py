@@ -41,7 +41,8 @@ class MaskKeysServed(Refusal):
     """A round would be held under mask keys of an earlier epoch: who got them now could open what was sent then."""
 
     default_hint = (
-        "no tenant was asked; each mask trustee runs `pharoah-trustee renew-mask-key`, then `pharoah-provider reseat`"
+        "no tenant was asked; each mask trustee runs `pharoah-trustee renew-mask-key`,"
+        " then `pharoah-provider trustees reseat`"
     )
 
 

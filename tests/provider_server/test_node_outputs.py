@@ -95,7 +95,7 @@ def test_only_a_node_that_is_heard_and_raised_is_refused(
 
 
 def run(*words: object) -> Result:
-    return CliRunner().invoke(app, ["node-check", *map(str, words)])
+    return CliRunner().invoke(app, ["nodes", "check", *map(str, words)])
 
 
 def test_the_verb_answers_in_a_line_or_json_and_fails_open(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_the_verb_answers_in_a_line_or_json_and_fails_open(tmp_path: Path) -> No
     assert run("n2", "--file", file, "--level", 3).exit_code == 0
     told = run("n2", "--home", tmp_path, "--json")
     assert told.exit_code == 1
-    assert schemas.held("pharoah-provider node-check", told.stdout)["hour"] == now
+    assert schemas.held("pharoah-provider nodes check", told.stdout)["hour"] == now
     assert run("n1", "--home", tmp_path).stdout == "n1: unknown: no report\n"
     file.write_text("{")
     damaged = run("n2", "--file", file)

@@ -358,8 +358,8 @@ def test_before_a_release_with_votes_the_fabric_is_there_and_says_nothing(seen: 
 
 def test_plans_are_those_of_the_verbs(shown: Shown, told: View) -> None:
     at = ["--home", str(shown.provider), "--json"]
-    rows = json.loads(CliRunner().invoke(app, ["placement", *at]).stdout)
-    tests = json.loads(CliRunner().invoke(app, ["probes", *at]).stdout)
+    rows = json.loads(CliRunner().invoke(app, ["nodes", "placement", *at]).stdout)
+    tests = json.loads(CliRunner().invoke(app, ["nodes", "probes", *at]).stdout)
     assert told.plans is not None
     assert [(one.node, one.jobs, one.reason) for one in told.plans.nodes] == [
         (row["node"], row["jobs"], row["reason"]) for row in rows

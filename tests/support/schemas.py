@@ -23,6 +23,12 @@ def generate() -> ModuleType:
     return module
 
 
+def verb_of(*words: object) -> str:
+    """The documented verb that a command line begins with."""
+    spelt = (" ".join(map(str, words[:count])) for count in (3, 2))
+    return next(verb for verb in spelt if verb in generate().JSON)
+
+
 def held(verb: str, text: str) -> Any:
     """The JSON that a verb printed. It has the documented form: no key less, none more, and the types."""
     view = json.loads(text)

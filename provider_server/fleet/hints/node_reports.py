@@ -27,7 +27,7 @@ STALE_H = 3  # an older report says nothing of a node
 class NoNodes(PharoahError):
     """No hour of telemetry was reported yet."""
 
-    default_hint = "run `pharoah-provider watch-nodes` or `serve`, with telemetry, for an hour"
+    default_hint = "run `pharoah-provider nodes watch` or `serve`, with telemetry, for an hour"
 
 
 class OutputFailed(Exception):

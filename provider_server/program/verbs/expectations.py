@@ -1,4 +1,4 @@
-"""The verb that shows what leases deliver on each context: `expectations`."""
+"""The verb that shows what leases deliver on each context: `findings expectations`."""
 
 from typing import Annotated, TypedDict
 

@@ -61,7 +61,7 @@ def init(
         "threshold": agreed.threshold,
     }
     print_rows([row], _init_line, as_json=as_json)
-    say(f"next: edit {place / 'provider.toml'}, then enrol tenants with `pharoah-provider enrol`")
+    say(f"next: edit {place / 'provider.toml'}, then enrol tenants with `pharoah-provider tenants enrol`")
 
 
 def _init_line(row: InitRow) -> str:

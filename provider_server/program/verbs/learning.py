@@ -140,7 +140,7 @@ def explain(
         if len(matches) != 1:
             raise nothing_yet(
                 f"{counted_as(len(matches), 'pair')} found for these tokens, not one:"
-                " list them with `pharoah-provider learn --json`"
+                " list them with `pharoah-provider findings learn --json`"
             )
     print_rows([explanation_row(matches[0], findings, names)], explanation_lines, as_json=as_json)
 

@@ -36,7 +36,7 @@ from provider_server.rounds.store.store import Store
 def watch(home: Home = None, log_format: LogFormat = Format.JSON) -> None:
     """Watch the provider's own nodes without a federation: telemetry, metrics, and what else provider.toml names.
 
-    Needs a folder with provider.toml, and `pharoah-provider contexts` before. `serve` does the same in a federation.
+    Needs a folder with provider.toml, and `nodes contexts` before. `serve` does the same in a federation.
     """
     place = required(home)
     logs.configure(log_format)

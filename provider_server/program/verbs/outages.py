@@ -1,4 +1,4 @@
-"""`pharoah-provider hazard --events`: hazards from a file of outages, instead of telemetry."""
+"""`pharoah-provider nodes hazard --events`: hazards from a file of outages, instead of telemetry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

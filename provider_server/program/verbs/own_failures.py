@@ -1,4 +1,4 @@
-"""`pharoah-provider own-failures`: records which leases the provider saw hardware fail on, for its operators."""
+"""`pharoah-provider nodes own-failures`: records which leases the provider saw hardware fail on, for its operators."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing

@@ -23,7 +23,7 @@ from provider_server.program.verbs.console import Database, Home, failing, requi
 from provider_server.program.verbs.nodes import busy_until
 
 SALT_BYTES = 16
-REPAIR_HOURS, AVAILABILITY = 24.0, 0.99  # the defaults of `spares`
+REPAIR_HOURS, AVAILABILITY = 24.0, 0.99  # the defaults of `nodes spares`
 
 
 def page(
@@ -50,7 +50,7 @@ def page(
 
 
 def plans(home: Path, database: str | None, now_h: float) -> PlansView | None:
-    """What `placement`, `probes` and `spares` say with their defaults; None while no node is known."""
+    """What `nodes placement`, `probes` and `spares` say with their defaults; None while no node is known."""
     reports = node_reports.load(home / node_reports.FILE)
     if not reports:
         return None

@@ -1,4 +1,4 @@
-"""The verb that follows the fabric from one node to another: `path`."""
+"""The verb that follows the fabric from one node to another: `nodes path`."""
 
 from pathlib import Path
 from typing import Annotated

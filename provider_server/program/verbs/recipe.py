@@ -1,4 +1,4 @@
-"""The verb that says which metrics are worth their samples: `recipe`."""
+"""The verb that says which metrics are worth their samples: `nodes recipe`."""
 
 from pathlib import Path
 from typing import Annotated, TypedDict

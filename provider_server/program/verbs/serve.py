@@ -44,7 +44,7 @@ def serve(
     """Run the provider: serve tenants, hold rounds.
 
     It runs the tenants' listener, the online service, metrics, and rounds when they are due. With --online-only it is
-    one more process of the online service alone, behind a TCP balancer: it needs the home and the database of the other.
+    one more process of the online service alone, behind a TCP balancer; it needs the home and database of the other.
 
     Exit codes with --check: 0 it can start, 2 it cannot, and the reason is printed.
     """

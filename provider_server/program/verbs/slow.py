@@ -1,4 +1,4 @@
-"""The verb that shows on which contexts jobs are slower than elsewhere: `slow`."""
+"""The verb that shows on which contexts jobs are slower than elsewhere: `findings slow`."""
 
 from typing import TypedDict
 

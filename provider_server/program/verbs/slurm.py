@@ -130,7 +130,7 @@ class LeaseKeyRow(TypedDict):
 
 
 def key(
-    tenant: Annotated[str, typer.Argument(help="The tenant's id, as `enrol` printed it.", show_default=False)],
+    tenant: Annotated[str, typer.Argument(help="The tenant's id: see `tenants list`.", show_default=False)],
     out: Annotated[Path, typer.Option(help="The file to write the key to, readable by you only.", show_default=False)],
     home: Home = None,
     *,

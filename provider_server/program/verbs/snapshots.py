@@ -38,7 +38,7 @@ def snapshot(
                     things.setdefault(node, {}).update(own)
         if not things:
             raise snapshot_files.BadSnapshot(
-                "no node is known", hint="pass --inventory, or run `pharoah-provider contexts` first"
+                "no node is known", hint="pass --inventory, or run `pharoah-provider nodes contexts` first"
             )
         out.write_text(snapshot_files.text_of(things), encoding="utf-8")
     say(f"{counted_as(len(things), 'node')} in {short(out)}")

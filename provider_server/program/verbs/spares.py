@@ -1,4 +1,4 @@
-"""The verb that says how many spares a pool of nodes needs: `spares`."""
+"""The verb that says how many spares a pool of nodes needs: `nodes spares`."""
 
 from pathlib import Path
 from typing import Annotated, TypedDict
@@ -31,7 +31,7 @@ def spares(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes that jobs need.")],
     events: Annotated[
         Path | None,
-        typer.Option(click_type=InputFile(), help="Outages, as `hazard --events` reads them: each node's own share."),
+        typer.Option(click_type=InputFile(), help="Outages, as `nodes hazard --events` reads them: each node's share."),
     ] = None,
     failures: Annotated[float, typer.Option(min=0.0, help="Without --events: failures of 1,000 node-hours.")] = 0.5,
     repair_hours: Annotated[float, typer.Option(min=0.0, help="Without --events: mean hours of a repair.")] = 24.0,

@@ -294,7 +294,7 @@ def repaired(
     with failing():
         kept = hardware.load(place)
         if kept is None:
-            raise nothing_yet("no nodes known yet: run `pharoah-provider contexts`")
+            raise nothing_yet("no nodes known yet: run `pharoah-provider nodes contexts`")
         from_hour = int(now_hour()) + 1
         new = hardware.record_repairs(place, node, from_hour, kept)
         probation = on_probation.load(place)

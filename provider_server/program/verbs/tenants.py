@@ -93,7 +93,7 @@ def _write(file: Path, data: bytes) -> None:
     try:
         file.write_bytes(data)
     except OSError as error:
-        raise HomeError(f"{reason(error)}: {file}", hint="run `enrol` again with another --out") from error
+        raise HomeError(f"{reason(error)}: {file}", hint="run `tenants enrol` again with another --out") from error
 
 
 class RevokeRow(TypedDict):
@@ -103,7 +103,7 @@ class RevokeRow(TypedDict):
 
 
 def revoke(
-    tenants: Annotated[list[str], typer.Argument(help="Ids of tenants, as `enrol` printed them.", show_default=False)],
+    tenants: Annotated[list[str], typer.Argument(help="Ids of tenants: see `tenants list`.", show_default=False)],
     home: Home = None,
     database: Database = None,
     *,
@@ -111,7 +111,7 @@ def revoke(
 ) -> None:
     """Revoke all online sessions that these tenants have now, as after one was stolen. They sign in again.
 
-    A running provider applies this within two seconds. To exclude a tenant for good, use `enrol --remove`.
+    A running provider applies this within two seconds. To exclude a tenant for good, use `tenants enrol --remove`.
     """
     place = required(home)
     with failing():
@@ -131,4 +131,4 @@ def named_tenants(tenants: Sequence[str]) -> list[TenantId]:
     try:
         return [TenantId(bytes.fromhex(tenant)) for tenant in tenants]
     except ValueError as error:
-        raise PharoahError(f"not the id of a tenant: {error}", hint="copy the id that `enrol` printed") from error
+        raise PharoahError(f"not the id of a tenant: {error}", hint="copy the id that `tenants list` shows") from error

@@ -1,4 +1,4 @@
-"""The verb that shows which parts of the fabric tenants' votes point to: `votes`."""
+"""The verb that shows which parts of the fabric tenants' votes point to: `findings votes`."""
 
 from contextlib import closing
 from typing import Annotated, TypedDict
