@@ -72,6 +72,7 @@ from simulation.studies import (
     scale,
     world,
 )
+from simulation.verbs import look
 from tenant_client.doctor.advice import changes, expectations, explanation, hints, replacement, resources, told
 from tenant_client.doctor.diagnosis.stragglers import waits, what_if
 from tenant_client.doctor.records import fixes
@@ -194,7 +195,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider findings list": list[findings.FindingRow],
     "pharoah-sim run": score.Summary,
     "pharoah-sim federation": processes.HeldHere,
-    "pharoah-sim status": simulation.cli.RunStatus,
+    "pharoah-sim status": look.RunStatus,
     "pharoah-sim replay titan": titan.TitanResult,
     "pharoah-sim replay titan --holdout": titan.HoldoutResult,
     "pharoah-sim replay titan --hide-times": titan_times.TitanTimesResult,

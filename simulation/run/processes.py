@@ -8,8 +8,10 @@ round and stops everything. Only the tenants' jobs are made up: they are written
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -248,6 +250,16 @@ def memory_folder() -> Path | None:
     """Where files live in memory, if this system has such a place; whoever writes there uses a directory of its own."""
     memory = Path("/dev/shm")  # noqa: S108 - directories below it have random names and mode 0700
     return memory if memory.is_dir() else None
+
+
+@contextmanager
+def homes(out: Path | None) -> Iterator[Path]:
+    """A folder for the homes of a run, in memory where possible; copied to `out` afterwards."""
+    with tempfile.TemporaryDirectory(prefix="pharoah-", dir=memory_folder()) as root:
+        yield Path(root)
+        if out is not None:
+            shutil.rmtree(out / "homes", ignore_errors=True)
+            shutil.copytree(root, out / "homes")
 
 
 def last_week() -> int:
