@@ -38,6 +38,7 @@ from provider_server.program.operations import admin, overview as provider_overv
 from provider_server.program.outputs import node_check
 from provider_server.program.reporting import findings_text, hazard_text, outage_text
 from provider_server.program.verbs import (
+    contexts,
     expectations as provider_expectations,
     findings,
     init,
@@ -48,7 +49,6 @@ from provider_server.program.verbs import (
     slow,
     slurm,
     spares,
-    telemetry,
     tenants,
     trustees,
     votes,
@@ -170,12 +170,12 @@ JSON: dict[str, Any] = {
     "pharoah-provider leases slurm": list[slurm.SlurmRow],
     "pharoah-provider leases key": list[slurm.LeaseKeyRow],
     "pharoah-provider kubernetes": list[KubernetesRow],
-    "pharoah-provider nodes contexts": list[telemetry.ContextRow],
+    "pharoah-provider nodes contexts": list[contexts.ContextRow],
     "pharoah-provider nodes recipe": list[recipe.RecipeRow],
     "pharoah-provider nodes spares": list[spares.SparesObject],
     "pharoah-provider nodes hazard": list[hazard_text.HazardRow],
     "pharoah-provider nodes hazard --events": list[outage_text.OutagesRow],
-    "pharoah-provider nodes repaired": list[telemetry.RepairedRow],
+    "pharoah-provider nodes repaired": list[contexts.RepairedRow],
     "pharoah-provider nodes changes": change_rules.Judgement,
     "pharoah-provider nodes path": route.Routes,
     "pharoah-provider nodes check": node_check.NodeCheck,

@@ -93,7 +93,7 @@ _add_group(
 _add_group(
     FLEET,
     group("nodes", "Learn from telemetry which nodes fail, and plan by it."),
-    *("telemetry.contexts", "telemetry.hazard", "recipe.recipe", "telemetry.repaired", "own_failures.own_failures"),
+    *("contexts.contexts", "hazard.hazard", "recipe.recipe", "contexts.repaired", "own_failures.own_failures"),
     *("snapshots.snapshot", "snapshots.changes", "nodes.watch", "node_check.check", "node_check.service"),
     *("nodes.placement", "nodes.probes", "path.path", "spares.spares"),
 )

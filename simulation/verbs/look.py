@@ -52,7 +52,7 @@ def status(
     provider = [str(homes / "provider")] if (homes / "provider").is_dir() else []
     paths = provider + sorted(map(str, homes.glob("tenants/*")))
     if as_json:
-        show_json(RunStatus(1, str(out), bool(outcome), *facts.values(), homes=paths))
+        show_json(RunStatus(1, str(out), complete=bool(outcome), **facts, homes=paths))
     else:
         show(f"folder      {out}: {'complete' if outcome else 'no outcome'}")
         show(*(f"{key:<11} {value}" for key, value in facts.items() if value is not None))

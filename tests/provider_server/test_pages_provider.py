@@ -55,7 +55,7 @@ from provider_server.program.pages.serving import PageInTheClear, listening
 from provider_server.program.pages.sessions import IDLE_S, LONGEST_S, MOST_SESSIONS, Sessions
 from provider_server.program.pages.snapshot import Reader, Snapshot, Votes, context_names
 from provider_server.program.pages.views import View, view
-from provider_server.program.verbs.console import opened
+from provider_server.program.verbs.opening import opened
 from provider_server.program.verbs.page import plans
 from provider_server.rounds.store.round_store import RoundState
 from provider_server.rounds.store.store import Store

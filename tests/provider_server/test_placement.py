@@ -100,4 +100,4 @@ def test_the_verb_prints_rows_and_names(tmp_path: Path) -> None:
 def test_a_home_without_reports_says_what_to_do(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["nodes", "placement", "--home", str(tmp_path)])
     assert result.exit_code == 2
-    assert "watch-nodes" in result.output
+    assert "nodes watch" in result.output

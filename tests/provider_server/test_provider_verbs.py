@@ -183,7 +183,7 @@ def test_a_bad_card_enrols_nobody(home: Path, card: Path, tmp_path: Path) -> Non
 
 def test_an_invitation_that_cannot_be_written_says_so(home: Path, card: Path, tmp_path: Path) -> None:
     refused = call("provider", "tenants", "enrol", "--home", home, "--out", tmp_path / "no" / "such", card)
-    assert (refused.exit_code, "run `enrol` again" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "run `tenants enrol` again" in refused.stderr) == (2, True)
     assert not enrolled(home, card)["new"]
 
 
@@ -400,7 +400,8 @@ def test_without_a_verb_the_program_says_how_to_start() -> None:
     start = call("provider")
     assert (start.exit_code, len(start.stdout.splitlines())) == (0, 4)
     for line in start.stdout.splitlines():
-        assert call("provider", *line.split()[1:3], "--help").exit_code == 0
+        verb = [word for word in line.split("  ")[0].split()[1:3] if word.isalpha()]
+        assert call("provider", *verb, "--help").exit_code == 0
 
 
 @pytest.mark.parametrize("words", [["findings", "lsit"], ["tenants", "enroll"]])

@@ -14,7 +14,7 @@ from provider_server.fleet.learning.recipe import SLOW_S, Cost, Gathered, Readin
 from provider_server.fleet.telemetry.prometheus import PrometheusSettings
 from provider_server.fleet.telemetry.quality import Tally
 from provider_server.fleet.telemetry.recipe import FAILURES, Ingredient, Recipe, load
-from provider_server.program.verbs.telemetry import HOURS
+from provider_server.program.verbs.feed import HOURS
 from tests.provider_server.test_buildup import ECC, FLAPS, HEAT, after, fleet, level, row, summary
 from tests.provider_server.test_telemetry_prometheus import ask, matrix, played
 from tests.provider_server.test_verbs_telemetry import END, START, call, told, write

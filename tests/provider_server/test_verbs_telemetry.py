@@ -22,7 +22,7 @@ from provider_server.fleet.telemetry.inventory import Inventory
 from provider_server.fleet.telemetry.samples import Window
 from provider_server.program.cli import app
 from provider_server.program.operations.poller import STATE
-from provider_server.program.verbs.telemetry import HOURS
+from provider_server.program.verbs.feed import HOURS
 from tests.provider_server.test_live import HEATING, HOT, Scene, feed, scene
 from tests.support import schemas
 

@@ -14,7 +14,7 @@ from provider_server.fleet.analysis.recurrent import are_failures
 from provider_server.fleet.learning import hardware
 from provider_server.fleet.outage_files import read_starts
 from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required
-from provider_server.program.verbs.telemetry import (
+from provider_server.program.verbs.feed import (
     End,
     Files,
     Sorted,
@@ -23,7 +23,6 @@ from provider_server.program.verbs.telemetry import (
     hours_asked,
     open_feed,
     say_quality,
-    with_levels,
 )
 from provider_server.rounds import home as homes
 from provider_server.rounds.own_events import OwnFailuresRow, failures_seen, first_open, record
@@ -83,7 +82,8 @@ def _telemetry(
 ) -> Iterator[tuple[str, int]]:
     """Nodes and hours of failures; what of the telemetry could not be used is told."""
     feed = open_feed(home, files, inventory, *hours, in_order=in_order)
-    seen = with_levels(feed, hardware.load(home), hardware.load_repairs(home))
+    kept, repairs = hardware.load(home), hardware.load_repairs(home)
+    seen = hardware.follow_warm(feed.source, feed.window, feed.inventory, kept, repairs)
     say_quality(seen.quality, seen.doubts)
     return failures_seen(seen, hours[0])
 

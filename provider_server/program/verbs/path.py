@@ -18,7 +18,7 @@ from provider_server.fleet.telemetry.quality import Tally
 from provider_server.fleet.telemetry.samples import SeriesBook
 from provider_server.fleet.telemetry.summaries import summarise
 from provider_server.program.verbs.console import Home, failing, required, say_error
-from provider_server.program.verbs.telemetry import End, Feed, Files, Sorted, Start, Stock, open_feed
+from provider_server.program.verbs.feed import End, Feed, Files, Sorted, Start, Stock, open_feed
 from provider_server.rounds import home as homes
 
 HOURS = 24

@@ -22,7 +22,7 @@ from provider_server.fleet.learning.recipe import (
 )
 from provider_server.fleet.telemetry.catalogue import METRICS
 from provider_server.program.verbs.console import AsRows, Home, failing, nothing_yet, print_rows, required
-from provider_server.program.verbs.telemetry import End, Files, Sorted, Start, Stock, open_feed
+from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, open_feed
 
 LEAST_FAILURES = 30  # below, nothing could be left out at any tolerance that one would accept
 

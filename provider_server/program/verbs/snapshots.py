@@ -14,7 +14,7 @@ from provider_server.fleet import snapshot_files
 from provider_server.fleet.learning import hardware
 from provider_server.fleet.telemetry.inventory import Inventory, load
 from provider_server.program.verbs.console import Home, failing, required
-from provider_server.program.verbs.telemetry import Stock
+from provider_server.program.verbs.feed import Stock
 from provider_server.rounds import home as homes
 
 
