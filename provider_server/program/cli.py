@@ -88,13 +88,13 @@ _add_group(
 _add_group(
     FLEET,
     group("leases", "Record who has which nodes, by hand or from Slurm."),
-    *("leases.record", "leases.events", "slurm.slurm", "slurm.key"),
+    *("leases.record", "lease_events.events", "slurm.slurm", "slurm.key"),
 )
 _add_group(
     FLEET,
     group("nodes", "Learn from telemetry which nodes fail, and plan by it."),
     *("contexts.contexts", "hazard.hazard", "recipe.recipe", "contexts.repaired", "own_failures.own_failures"),
-    *("snapshots.snapshot", "snapshots.changes", "nodes.watch", "node_check.check", "node_check.service"),
+    *("snapshots.snapshot", "snapshots.changes", "serve.watch", "node_check.check", "node_check.service"),
     *("nodes.placement", "nodes.probes", "path.path", "spares.spares"),
 )
 _add_group(

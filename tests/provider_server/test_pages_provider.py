@@ -376,7 +376,7 @@ def test_before_anything_happened_every_page_has_something_to_say(seen: Snapshot
     assert (new.fabric, new.speed, new.plans) == (None, None, None)
     page = renderer()
     assert "votes_share" in page("fabric", view=new, at="/fabric", csrf="x")
-    assert "watch-nodes" in page("plans", view=new, at="/plans", csrf="x")
+    assert "nodes watch" in page("plans", view=new, at="/plans", csrf="x")
     before_rounds = view(replace(empty, kept=seen.kept), NOW, 24, PLANS)
     assert {node.hazard for context in before_rounds.fleet for node in context.nodes} > {"usual"}
 

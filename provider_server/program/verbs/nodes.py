@@ -1,51 +1,29 @@
-"""`pharoah-provider nodes`: watch, placement and probes, which need no federation."""
+"""`pharoah-provider nodes placement` and `nodes probes`: plans for a scheduler, which need no federation."""
 
-import signal
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from federation.base import logs
 from federation.base.clock import now_hour
 from federation.base.console import InputFile
-from federation.base.logs import Format
 from federation.base.screen import show
 from provider_server.fleet.hints import node_placement, node_probes, node_reports
 from provider_server.fleet.hints.node_placement import PlacedNode
 from provider_server.fleet.hints.node_probes import ProbeVisit
 from provider_server.fleet.learning import on_probation
 from provider_server.fleet.probe_files import read_tests
-from provider_server.program import service
 from provider_server.program.verbs.console import (
     AsRows,
     Database,
     Home,
-    LogFormat,
     Reports,
     failing,
     print_rows,
     required,
 )
-from provider_server.rounds import home as homes
 from provider_server.rounds.store.store import Store
-
-
-def watch(home: Home = None, log_format: LogFormat = Format.JSON) -> None:
-    """Watch the provider's own nodes without a federation: telemetry, metrics, and what else provider.toml names.
-
-    Needs a folder with provider.toml, and `nodes contexts` before. `serve` does the same in a federation.
-    """
-    place = required(home)
-    logs.configure(log_format)
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(kind, lambda *_: sys.exit(0))
-    with failing(), service.watching_nodes(place, homes.settings_to_watch(place)) as port:
-        service.logger.info("watching nodes, metrics at port %d", port, extra={"event": "serving"})
-        while True:
-            signal.pause()
 
 
 def placement(

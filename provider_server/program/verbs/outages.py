@@ -13,8 +13,6 @@ from federation.base.visible import counted_as
 from provider_server.fleet.analysis.fault_classes import classify, exposure
 from provider_server.fleet.analysis.probation import Probation, fit_probation, histories
 from provider_server.fleet.analysis.recurrent import Spells, spells
-from provider_server.fleet.learning import node_offsets
-from provider_server.fleet.learning.on_probation import keep_model
 from provider_server.fleet.outage_files import read_jobs, read_outages
 from provider_server.fleet.telemetry.inventory import load
 from provider_server.program.reporting.outage_text import outage_lines, outages_row
@@ -71,7 +69,9 @@ def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
 
 
 def _keep(home: Path, model: Probation, found: Spells, end_h: float) -> None:
-    keep_model(home, model)
+    from provider_server.fleet.learning import node_offsets, on_probation  # they load scikit-learn
+
+    on_probation.keep_model(home, model)
     own = histories(model, found, end_h).filter(~pl.col("node").str.starts_with(UNNAMED))
     node_offsets.keep(home, node_offsets.of_histories(own, model.frailty_variance, model.memory_h, end_h))
 

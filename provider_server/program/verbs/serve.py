@@ -1,4 +1,4 @@
-"""`pharoah-provider serve`: the provider's half of a federation, or one more process of its online service."""
+"""What runs until stopped: `pharoah-provider serve`, and `nodes watch` without a federation."""
 
 import os
 import signal
@@ -17,7 +17,13 @@ from federation.base.screen import show, show_json
 from federation.protocol.enrolment import host_of
 from provider_server.program import service
 from provider_server.program.operations.preflight import looked_at
-from provider_server.program.verbs.console import Database, Home, LogFormat, failing, required
+from provider_server.program.verbs.console import (
+    Database,
+    Home,
+    LogFormat,
+    failing,
+    required,
+)
 from provider_server.rounds import home as homes
 from provider_server.rounds.home import founded
 from provider_server.rounds.provider import Provider
@@ -94,3 +100,18 @@ def _check(home: Path, database: str | None, *, as_json: bool) -> NoReturn:
     else:
         show(*(f"{'ok' if check.fine else 'FAILED':<6} {check.name:<13} {check.text}" for check in result.checks))
     raise typer.Exit(0 if result.fine else 2)
+
+
+def watch(home: Home = None, log_format: LogFormat = Format.JSON) -> None:
+    """Watch the provider's own nodes without a federation: telemetry, metrics, and what else provider.toml names.
+
+    Needs a folder with provider.toml, and `nodes contexts` before. `serve` does the same in a federation.
+    """
+    place = required(home)
+    logs.configure(log_format)
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(kind, lambda *_: sys.exit(0))
+    with failing(), service.watching_nodes(place, homes.settings_to_watch(place)) as port:
+        service.logger.info("watching nodes, metrics at port %d", port, extra={"event": "serving"})
+        while True:
+            signal.pause()
