@@ -56,7 +56,7 @@ def test_a_lower_aim_names_none_and_the_json_is_what_its_types_say(tmp_path: Pat
     done = CliRunner().invoke(app, ["findings", "expectations", "--home", str(tmp_path), "--aim", "0.3", "--json"])
     view = msgspec.json.decode(done.stdout, type=expectations.ExpectationsView)
     assert (done.exit_code, view["target"], view["aim"], view["noise_sd"]) == (0, 0.9, 0.3, 10.0)
-    assert [one["goodput"] for one in view["contexts"][0]["attained"]] == [0.5, 0.8, 0.9, 0.95]
+    assert [one.goodput for one in view["contexts"][0]["attained"]] == [0.5, 0.8, 0.9, 0.95]
     assert json.loads(done.stdout)["version"] == 1
 
 
