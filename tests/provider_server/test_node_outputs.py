@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -252,3 +254,12 @@ def test_the_fields_are_those_that_nvsentinel_publishes() -> None:
         assert set(fields) <= known, message
     for enum, values in ENUMS.items():
         assert set(values.items()) <= {(k, int(v)) for k, v in re.findall(r"(\w+) = (\d+);", blocks[enum])}, enum
+
+
+def test_a_check_in_a_prolog_loads_no_learning(tmp_path: Path) -> None:
+    code = f"import sys; sys.argv[1:] = ['nodes', 'check', 'n1', '--home', {str(tmp_path)!r}];"
+    code += (
+        " import atexit; atexit.register(lambda: print({'numpy', 'polars', 'sklearn', 'sqlalchemy'} & {*sys.modules}));"
+    )
+    code += " from provider_server.program.cli import app; app()"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()[-1] == "set()"
