@@ -123,7 +123,7 @@ def take(
     show(f"trustee      {share.index} of {len(after.trustees)}", f"committee    {file}", f"fingerprint  {shown}")
     tell(
         "check that every trustee has the same fingerprint; restart `pharoah-trustee serve`;"
-        " then one gives the committee and all handovers to the provider, for `pharoah-provider reseat`"
+        " then one gives the committee and all handovers to the provider, for `pharoah-provider trustees reseat`"
     )
 
 

@@ -3,8 +3,8 @@
     node,driver,firmware,rack,nic:mlx5_0
     n1,535.104.05,28.39.1002,r7,leaf-3
 
-`pharoah-provider snapshot` writes what the provider's home knows. Any other program may write one too, with columns of
-its own: an empty cell means that the node has no such feature, a column that is missing that nobody looked.
+`pharoah-provider nodes snapshot` writes what the provider's home knows. Any other program may write one too, with
+columns of its own: an empty cell means that the node has no such feature, a column that is missing that nobody looked.
 """
 
 import csv
@@ -23,7 +23,7 @@ Features = dict[str, dict[str, str]]
 class BadSnapshot(PharoahError):
     """A file that is no snapshot of a fleet."""
 
-    default_hint = "a snapshot is CSV with a column node; `pharoah-provider snapshot` writes one"
+    default_hint = "a snapshot is CSV with a column node; `pharoah-provider nodes snapshot` writes one"
 
 
 def read(path: Path) -> Snapshot:

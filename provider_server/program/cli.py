@@ -1,43 +1,110 @@
-"""`pharoah-provider`: the provider's command line, one function per verb in `verbs/`."""
+"""`pharoah-provider`: the provider's command line. A verb is a function in `program/verbs/`, imported when called."""
 
-from federation.base.console import CommandLine
-from provider_server.program.verbs import (
-    expectations,
-    keys,
-    learning,
-    leases,
-    nodes,
-    online,
-    own_failures,
-    page,
-    path,
-    recipe,
-    seats,
-    server,
-    slow,
-    slurm,
-    snapshots,
-    spares,
-    status,
-    store,
-    telemetry,
-    votes,
+import click
+import typer
+
+from federation.base.console import CommandLine, GroupWithDefault, add_later, group
+
+RUN, MEMBERS, FLEET, LEARNT = "Run", "Members", "Fleet", "What is learnt"
+VERBS = "provider_server.program.verbs"
+START = (  # without words; PHAROAH_PROVIDER_HOME stands for --home
+    "pharoah-provider init --committee FILE --home HOME        found a federation",
+    "pharoah-provider tenants enrol CARD... --out INVITATION   add its tenants",
+    "pharoah-provider serve                                    run it",
+    "pharoah-provider -h                                       all verbs",
 )
+RENAMED = {  # old spelling: new one
+    "online": "serve --online-only",
+    "enrol": "tenants enrol",
+    "revoke": "tenants revoke",
+    "reseat": "trustees reseat",
+    "keys": "trustees keys",
+    "lease": "leases record",
+    "lease-events": "leases events",
+    "slurm": "leases slurm",
+    "lease-key": "leases key",
+    "contexts": "nodes contexts",
+    "hazard": "nodes hazard",
+    "recipe": "nodes recipe",
+    "repaired": "nodes repaired",
+    "own-failures": "nodes own-failures",
+    "snapshot": "nodes snapshot",
+    "changes": "nodes changes",
+    "watch-nodes": "nodes watch",
+    "node-check": "nodes check",
+    "node-service": "nodes service",
+    "placement": "nodes placement",
+    "probes": "nodes probes",
+    "path": "nodes path",
+    "spares": "nodes spares",
+    "round": "rounds hold",
+    "release": "rounds releases",
+    "ledger": "rounds ledger",
+    "learn": "findings learn",
+    "explain": "findings explain",
+    "publish": "findings publish",
+    "votes": "findings votes",
+    "slow": "findings slow",
+    "expectations": "findings expectations",
+    "catalogue": "findings catalogue",
+}
 
-FEDERATION, FLEET, RELEASES = "Federation", "Fleet", "Releases and findings"
+
+class ListGroup(GroupWithDefault):
+    """A group that lists what there is where no verb is named; a mistyped verb is no argument of that list."""
+
+    default = "list"
+
+    def _with_verb(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return args if args and args[0][:1] != "-" else super()._with_verb(ctx, args)
+
 
 app = CommandLine(
     name="pharoah-provider",
-    help="The provider's side of Pharoah: found a federation, run it, and publish what its releases show.",
+    help="The provider's side of Pharoah: run a federation, and publish what its releases show.",
+    verbs=VERBS,
+    start=START,
+    renamed=RENAMED,
 )
-app.add(FEDERATION, server.init, server.enrol, server.revoke, seats.reseat, server.renew_certificate)
-app.add(FEDERATION, server.serve, online.online, status.status, server.round_, page.page, keys.keys)
-app.add(FLEET, leases.lease, leases.lease_events, slurm.slurm, slurm.lease_key)
-app.add(FLEET, telemetry.contexts, telemetry.hazard, recipe.recipe, telemetry.repaired)
-app.add(FLEET, own_failures.own_failures)
-app.add(FLEET, snapshots.snapshot, snapshots.changes)
-app.add(FLEET, nodes.watch_nodes, nodes.node_check, nodes.node_service, nodes.placement, nodes.probes, path.path)
-app.add(FLEET, spares.spares)
-app.add(RELEASES, store.release, store.ledger, learning.learn, learning.explain)
-app.add(RELEASES, votes.votes, slow.slow, expectations.expectations)
-app.add(RELEASES, learning.publish, learning.catalogue, store.findings)
+app.add(RUN, "init.init", "serve.serve", "status.status", "page.page", "init.renew_certificate")
+
+
+def _add_group(panel: str, below: typer.Typer, *verbs: str) -> None:
+    for verb in verbs:
+        add_later(below, f"{VERBS}.{verb}")
+    app.add_typer(below, rich_help_panel=panel)
+
+
+_add_group(
+    MEMBERS,
+    group("tenants", "List, enrol or remove tenants, or revoke their sessions.", ListGroup),
+    *("tenants.list_", "tenants.enrol", "tenants.revoke"),
+)
+_add_group(
+    MEMBERS,
+    group("trustees", "Put a handover in force, or show the keys of all."),
+    *("trustees.reseat", "trustees.keys"),
+)
+_add_group(
+    FLEET,
+    group("leases", "Record who has which nodes, by hand or from Slurm."),
+    *("leases.record", "lease_events.events", "slurm.slurm", "slurm.key"),
+)
+_add_group(
+    FLEET,
+    group("nodes", "Learn from telemetry which nodes fail, and plan by it."),
+    *("contexts.contexts", "hazard.hazard", "recipe.recipe", "contexts.repaired", "own_failures.own_failures"),
+    *("snapshots.snapshot", "snapshots.changes", "serve.watch", "node_check.check", "node_check.service"),
+    *("nodes.placement", "nodes.probes", "path.path", "spares.spares"),
+)
+_add_group(
+    LEARNT,
+    group("rounds", "Hold a round, or list releases and their privacy cost."),
+    *("rounds.hold", "rounds.releases", "rounds.ledger"),
+)
+_add_group(
+    LEARNT,
+    group("findings", "List, explain and publish what all tenants' jobs show.", ListGroup),
+    *("findings.list_", "learning.learn", "learning.explain", "learning.publish", "votes.votes", "slow.slow"),
+    *("expectations.expectations", "learning.catalogue"),
+)

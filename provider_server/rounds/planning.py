@@ -42,7 +42,7 @@ class MaskKeysServed(Refusal):
 
     default_hint = (
         "no tenant was asked; each mask trustee runs `pharoah-trustee keys renew-mask-key`,"
-        " then `pharoah-provider reseat`"
+        " then `pharoah-provider trustees reseat`"
     )
 
 

@@ -53,14 +53,16 @@ logger = logging.getLogger(__name__)
 class WeekHeld(Refusal):
     """A round over hours of which one was held already, whether it was released or given up."""
 
-    default_hint = "no window is counted twice: see `pharoah-provider release`; the next round counts what waits"
+    default_hint = (
+        "no window is counted twice: see `pharoah-provider rounds releases`; the next round counts what waits"
+    )
 
 
 class RoundUnderWay(Refusal):
     """A new round would begin before the one before it has ended."""
 
     default_hint = (
-        "continue it with `pharoah-provider round`, or give it up with `--give-up`: the next counts its units"
+        "continue it with `pharoah-provider rounds hold`, or give it up with `--give-up`: the next counts its units"
     )
 
 

@@ -100,8 +100,8 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Telemetry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the provider's own telemetry comes from; see docs/nodes.md. Empty: not there.
 
-    `fabric` are files or folders of cables, as `pharoah-provider path` reads them, for `votes_share` in [plan].
-    `recipe` is a file of the metrics to ask for, as `pharoah-provider recipe` writes it; empty: all.
+    `fabric` are files or folders of cables, as `pharoah-provider nodes path` reads them, for `votes_share` in [plan].
+    `recipe` is a file of the metrics to ask for, as `pharoah-provider nodes recipe` writes it; empty: all.
     Once it names a source, failures that are seen on leases are recorded every day, for the provider's operators.
     """
 
@@ -142,7 +142,7 @@ class Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where events of leases are taken over HTTP, as host:port; see docs/operate.md. Empty: nowhere.
 
     Senders show the bearer token that lies in `token_file`. `contexts` maps a list of hosts to the context that they
-    are, `slurm_accounts` an account of Slurm to the id of a tenant, for `pharoah-provider slurm`.
+    are, `slurm_accounts` an account of Slurm to the id of a tenant, for `pharoah-provider leases slurm`.
     """
 
     listen: str = ""
@@ -156,7 +156,7 @@ class Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             # Slurm keeps accounts in lower case, however they were typed.
             return {account.lower(): TenantId(bytes.fromhex(tenant)) for account, tenant in self.slurm_accounts.items()}
         except ValueError as error:
-            raise BadSettings(f"[leases] slurm_accounts: {error}", hint="give the ids that `enrol` printed") from error
+            raise BadSettings(f"[leases] slurm_accounts: {error}", hint="copy what `tenants list` shows") from error
 
 
 class Outputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,8 +1,8 @@
 """The simulated hardware as the provider would know it: contexts with names, nodes with build-up levels.
 
-The result of `pharoah-provider contexts` is taken from the cloud instead of from telemetry: contexts are those that
-leases were drawn for, their rates are counted failures over node-hours, and the nodes of a context have the levels of
-the leases that ran there, in the same shares. Nodes are made up: a simulated lease has a number of nodes, no names.
+The result of `pharoah-provider nodes contexts` is taken from the cloud instead of from telemetry: contexts are those
+that leases were drawn for, their rates are counted failures over node-hours, and the nodes of a context have the levels
+of the leases that ran there, in the same shares. Nodes are made up: a simulated lease has a number of nodes, no names.
 """
 
 import numpy as np

@@ -211,7 +211,7 @@ def happen(places: Places, jobs: list[Job]) -> None:
                 journal = Journal(connection)
                 for at, job in enumerate(own):
                     _journal(journal, job, str(job.lease(home)), at)
-    provider(places, "lease-events", str(events))
+    provider(places, "leases events", str(events))
 
 
 def _journal(journal: Journal, job: Job, lease: str, at: int) -> None:

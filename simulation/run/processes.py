@@ -8,8 +8,10 @@ round and stops everything. Only the tenants' jobs are made up: they are written
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -116,7 +118,7 @@ class Places:
 
 
 def hold(places: Places, say: Say) -> HeldRound:
-    """Founds a federation below an empty root, holds one round, stops everything; what `round --json` printed."""
+    """Founds a federation below an empty root, holds one round, stops everything; what `rounds hold --json` printed."""
     say("trustees generate the shared key, the provider founds the federation, tenants enrol")
     with founded(places):
         say("writing made-up jobs into the tenants' journals")
@@ -128,9 +130,9 @@ def hold(places: Places, say: Say) -> HeldRound:
 
 
 def round_of(places: Places, start_hour: int) -> HeldRound:
-    """Holds a round over the week from `start_hour`; what `round --json` printed."""
+    """Holds a round over the week from `start_hour`; what `rounds hold --json` printed."""
     window = ["--start", str(start_hour), "--end", str(start_hour + HOURS_PER_WEEK)]
-    rows: list[HeldRound] = json.loads(provider(places, "round", "--json", *window))
+    rows: list[HeldRound] = json.loads(provider(places, "rounds hold", "--json", *window))
     (told,) = rows
     return told
 
@@ -181,7 +183,7 @@ def enrol(places: Places, ports: Sequence[int], weeks: int) -> None:
         ["tenant_client", "join", "--home", str(home), "--card", card]
         for home, card in zip(places.tenant_homes, cards, strict=True)
     )
-    provider(places, "enrol", "--out", str(places.invitation), *cards)
+    provider(places, "tenants enrol", "--out", str(places.invitation), *cards)
     together(["tenant_client", "join", "--home", str(home), str(places.invitation)] for home in places.tenant_homes)
     together(["trustee", "join", "--home", str(home), str(places.invitation)] for home in places.trustee_homes)
     for home in places.tenant_homes:
@@ -203,7 +205,7 @@ def happen(places: Places, *start_hours: int, leases: int = LEASES_EACH) -> None
                 for start_hour, lease in product(start_hours, range(leases)):
                     booked = _lease(journal, home, number, start_hour, lease)
                     file.write(json.dumps({"tenant": names[home], **booked}) + "\n")
-    provider(places, "lease", str(lines))
+    provider(places, "leases record", str(lines))
 
 
 def _lease(journal: Journal, home: Path, number: int, start_hour: int, lease: int) -> dict[str, object]:
@@ -248,6 +250,16 @@ def memory_folder() -> Path | None:
     """Where files live in memory, if this system has such a place; whoever writes there uses a directory of its own."""
     memory = Path("/dev/shm")  # noqa: S108 - directories below it have random names and mode 0700
     return memory if memory.is_dir() else None
+
+
+@contextmanager
+def homes(out: Path | None) -> Iterator[Path]:
+    """A folder for the homes of a run, in memory where possible; copied to `out` afterwards."""
+    with tempfile.TemporaryDirectory(prefix="pharoah-", dir=memory_folder()) as root:
+        yield Path(root)
+        if out is not None:
+            shutil.rmtree(out / "homes", ignore_errors=True)
+            shutil.copytree(root, out / "homes")
 
 
 def last_week() -> int:
@@ -321,7 +333,7 @@ def wait_for(places: Places, name: str, process: subprocess.Popen[bytes], text: 
 
 def provider(places: Places, verb: str, *options: str) -> str:
     """What a verb of `pharoah-provider` prints."""
-    return run("provider_server", verb, "--home", str(places.provider), *options)
+    return run("provider_server", *verb.split(), "--home", str(places.provider), *options)
 
 
 def run(*command: str) -> str:

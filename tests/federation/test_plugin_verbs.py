@@ -122,7 +122,7 @@ def test_a_plug_in_may_add_a_group() -> None:
 def test_another_verb_imports_no_plug_in(tmp_path: Path) -> None:
     assert "no provider in this home" in call("status", "--home", str(tmp_path)).stderr  # ours, not the plug-in's
     assert "No such command" in call("weathr").stderr
-    assert call("lease", "--help").exit_code == 0
+    assert call("leases", "--help").exit_code == 0
     assert imported() == set()
 
 

@@ -1,4 +1,4 @@
-"""`pharoah-provider expectations`: targets, exit codes, text, and JSON as its schema says."""
+"""`pharoah-provider findings expectations`: targets, exit codes, text, and JSON as its schema says."""
 
 import json
 from dataclasses import replace
@@ -42,7 +42,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("counted")
 def test_a_context_that_misses_the_aim_is_named_first_and_is_exit_code_1(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["expectations", "--home", str(tmp_path)])
+    done = CliRunner().invoke(app, ["findings", "expectations", "--home", str(tmp_path)])
     first, shares, lowest, second, *_ = done.stdout.splitlines()
     assert done.exit_code == 1
     assert first.startswith("hall 2: fewer than 90% reach 90%: 400 leases (noise of a band ± 10)")
@@ -53,13 +53,13 @@ def test_a_context_that_misses_the_aim_is_named_first_and_is_exit_code_1(tmp_pat
 
 @pytest.mark.usefixtures("counted")
 def test_a_lower_aim_names_none_and_the_json_is_what_its_types_say(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["expectations", "--home", str(tmp_path), "--aim", "0.3", "--json"])
+    done = CliRunner().invoke(app, ["findings", "expectations", "--home", str(tmp_path), "--aim", "0.3", "--json"])
     view = msgspec.json.decode(done.stdout, type=expectations.ExpectationsView)
     assert (done.exit_code, view["target"], view["aim"], view["noise_sd"]) == (0, 0.9, 0.3, 10.0)
-    assert [one["goodput"] for one in view["contexts"][0]["attained"]] == [0.5, 0.8, 0.9, 0.95]
+    assert [one.goodput for one in view["contexts"][0]["attained"]] == [0.5, 0.8, 0.9, 0.95]
     assert json.loads(done.stdout)["version"] == 1
 
 
 def test_a_target_between_the_bands_is_refused(tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["expectations", "--home", str(tmp_path), "--target", "0.85"])
+    done = CliRunner().invoke(app, ["findings", "expectations", "--home", str(tmp_path), "--target", "0.85"])
     assert done.exit_code == 2

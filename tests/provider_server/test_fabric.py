@@ -328,8 +328,8 @@ def test_every_limit_is_of_a_metric_that_is_read() -> None:
 def test_the_verb(tmp_path: Path) -> None:
     (tmp_path / "provider.toml").write_text("")
     (tmp_path / "fabric.txt").write_text(IB)
-    asked = ["path", "n1", "n3", "--home", str(tmp_path), "--fabric", str(tmp_path / "fabric.txt")]
+    asked = ["nodes", "path", "n1", "n3", "--home", str(tmp_path), "--fabric", str(tmp_path / "fabric.txt")]
     done = CliRunner().invoke(app, [*asked, "--json", "--out", str(tmp_path / "path.svg")])
     assert done.exit_code == 0, done.output
     assert len(json.loads(done.stdout)["routes"]) == 1
-    assert CliRunner().invoke(app, ["path", "n1", "n9", *asked[3:]]).exit_code == 3
+    assert CliRunner().invoke(app, ["nodes", "path", "n1", "n9", *asked[4:]]).exit_code == 3

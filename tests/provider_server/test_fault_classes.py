@@ -137,8 +137,8 @@ def test_the_verb_says_what_to_do_and_why(tmp_path: Path) -> None:
         "node,start,end,workload\n" + "".join(f"{n},{a},{b},{w}\n" for n, a, b, w in jobs)
     )
     words = ["--events", f"{tmp_path}/events.csv", "--jobs", f"{tmp_path}/jobs.csv", "--nodes", "40", "--end", "1000"]
-    result = CliRunner().invoke(app, ["hazard", *words, "--start", "0", "--json"])
-    row: Any = schemas.held("pharoah-provider hazard --events", result.stdout)[0]
+    result = CliRunner().invoke(app, ["nodes", "hazard", *words, "--start", "0", "--json"])
+    row: Any = schemas.held("pharoah-provider nodes hazard --events", result.stdout)[0]
     faults = {fault["node"]: fault for fault in row["faults"]}
     assert {node: fault["action"] for node, fault in faults.items()} == {
         "lemon": "quarantine",
@@ -148,6 +148,6 @@ def test_the_verb_says_what_to_do_and_why(tmp_path: Path) -> None:
     assert faults["picky"]["workloads"] == ["p"]
     assert faults["lemon"]["workloads"] == []
     assert faults["picky"]["evidence"].endswith("under 1 of 2 workloads")
-    text = CliRunner().invoke(app, ["hazard", *words, "--start", "0"]).stdout
+    text = CliRunner().invoke(app, ["nodes", "hazard", *words, "--start", "0"]).stdout
     assert "picky: hw: gray (p), " in text
     assert "once: hw" not in text

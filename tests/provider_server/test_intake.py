@@ -193,12 +193,12 @@ def test_hours_of_a_release_stay_counted(tmp_path: Path) -> None:
 def test_the_verb_reads_lines_and_names_bad_ones(scene: Scene, tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     file.write_bytes(b"\n".join([scene.line("begin"), b"{}", scene.line("end", at=at(40.0))]))
-    result = CliRunner().invoke(app, ["lease-events", str(file), "--home", str(scene.home), "--json"])
+    result = CliRunner().invoke(app, ["leases", "events", str(file), "--home", str(scene.home), "--json"])
     assert result.exit_code == 2
     assert "events.jsonl, line 2:" in result.stderr
-    (row,) = schemas.held("pharoah-provider lease-events", result.stdout)
+    (row,) = schemas.held("pharoah-provider leases events", result.stdout)
     assert (row["begun"], row["ended"], row["refused"]) == (1, 1, 1)
-    words = ["lease-events", "-", "--home", str(scene.home), "--json"]
+    words = ["leases", "events", "-", "--home", str(scene.home), "--json"]
     again = CliRunner().invoke(app, words, input=scene.line("begin") + b"\n")
     assert (again.exit_code, json.loads(again.stdout)[0]["known"]) == (0, 1)
 

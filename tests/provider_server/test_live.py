@@ -229,7 +229,7 @@ def test_the_verb_that_records_leases_keeps_where_they_are(scene: Scene) -> None
     lines = [named | {"node_names": [HOT, "n04"]}, unnamed | {"nodes": 2, "context": "hall 3"}]
     file = scene.root / "leases.jsonl"
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = CliRunner().invoke(app, ["lease", str(file), "--home", str(scene.home)])
+    done = CliRunner().invoke(app, ["leases", "record", str(file), "--home", str(scene.home)])
     assert (done.exit_code, done.stdout) == (0, f"{file}: 2 leases\n")
     with closing(scene.grounds.provider(scene.root)) as provider:
         assert [(str(lease.lease), lease.nodes, names) for lease, names in provider.store.placed(10.0)] == [

@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -95,7 +97,7 @@ def test_only_a_node_that_is_heard_and_raised_is_refused(
 
 
 def run(*words: object) -> Result:
-    return CliRunner().invoke(app, ["node-check", *map(str, words)])
+    return CliRunner().invoke(app, ["nodes", "check", *map(str, words)])
 
 
 def test_the_verb_answers_in_a_line_or_json_and_fails_open(tmp_path: Path) -> None:
@@ -107,7 +109,7 @@ def test_the_verb_answers_in_a_line_or_json_and_fails_open(tmp_path: Path) -> No
     assert run("n2", "--file", file, "--level", 3).exit_code == 0
     told = run("n2", "--home", tmp_path, "--json")
     assert told.exit_code == 1
-    assert schemas.held("pharoah-provider node-check", told.stdout)["hour"] == now
+    assert schemas.held("pharoah-provider nodes check", told.stdout)["hour"] == now
     assert run("n1", "--home", tmp_path).stdout == "n1: unknown: no report\n"
     file.write_text("{")
     damaged = run("n2", "--file", file)
@@ -252,3 +254,12 @@ def test_the_fields_are_those_that_nvsentinel_publishes() -> None:
         assert set(fields) <= known, message
     for enum, values in ENUMS.items():
         assert set(values.items()) <= {(k, int(v)) for k, v in re.findall(r"(\w+) = (\d+);", blocks[enum])}, enum
+
+
+def test_a_check_in_a_prolog_loads_no_learning(tmp_path: Path) -> None:
+    code = f"import sys; sys.argv[1:] = ['nodes', 'check', 'n1', '--home', {str(tmp_path)!r}];"
+    code += (
+        " import atexit; atexit.register(lambda: print({'numpy', 'polars', 'sklearn', 'sqlalchemy'} & {*sys.modules}));"
+    )
+    code += " from provider_server.program.cli import app; app()"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).splitlines()[-1] == "set()"

@@ -1,8 +1,8 @@
 """Several processes of the online service and of the page over one store, behind a balancer: one may be killed.
 
-The processes are real (`pharoah-provider online` and `page`), the store is SQLite or PostgreSQL, and what `serve` would
-write to it is written here. The balancer is nginx with the sample configurations of `ops/nginx` or, for the online
-service, one of these tests' own where there is no nginx.
+The processes are real (`pharoah-provider serve --online-only` and `page`), the store is SQLite or PostgreSQL, and what
+`serve` would write to it is written here. The balancer is nginx with the sample configurations of `ops/nginx` or, for
+the online service, one of these tests' own where there is no nginx.
 """
 
 import os
@@ -89,7 +89,7 @@ class Place:
     @contextmanager
     def process(self, port: int) -> Iterator[subprocess.Popen[bytes]]:
         """One more process of the online service, which listens there."""
-        with self._running("online", "--listen", f"127.0.0.1:{port}", ready=b'"serving"') as process:
+        with self._running("serve", "--online-only", "--listen", f"127.0.0.1:{port}", ready=b'"serving"') as process:
             yield process
 
     @contextmanager

@@ -265,7 +265,7 @@ def test_no_secret_is_in_the_log_of_a_week(running: Running, tmp_path: Path, rec
     running.link.answers = {1: crash}
     running.now_hour += 168
     running.rounds().hold(None)
-    assert schemas.held("pharoah-provider round", json.dumps([told]))[0]["contributors"] == TENANTS - 1
+    assert schemas.held("pharoah-provider rounds hold", json.dumps([told]))[0]["contributors"] == TENANTS - 1
     lines = [JsonLines().format(record) for record in records.records]
     found = secrets(running.federation, tmp_path)
     assert len(found) == 2 + 3 * 5 + 3 * TENANTS
@@ -323,7 +323,7 @@ def test_a_catalogue_reaches_every_tenant_before_the_next_round_registers_worklo
     known = CatalogueEntry("benchmark-llama", own_sketch(a_descriptor()).to_bytes())
     write_catalogue(tmp_path / "known.catalogue", (known,))
     done = CliRunner().invoke(
-        app, ["catalogue", str(tmp_path / "known.catalogue"), "--home", str(tmp_path / "provider")]
+        app, ["findings", "catalogue", str(tmp_path / "known.catalogue"), "--home", str(tmp_path / "provider")]
     )
     assert done.stdout == "bundle 0 published, with a catalogue of 1 benchmark job\n"
     rounds = idle.rounds()

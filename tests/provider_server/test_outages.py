@@ -47,7 +47,7 @@ def rows(*of: tuple[str, float, float | None, str]) -> pl.DataFrame:
 def told(*words: str | Path) -> Any:
     result = CliRunner().invoke(app, [*map(str, words), "--json"])
     assert result.exit_code == 0, result.output
-    return schemas.held("pharoah-provider hazard --events", result.stdout)[0]
+    return schemas.held("pharoah-provider nodes hazard --events", result.stdout)[0]
 
 
 def a_trace(*of: tuple[str, float, str]) -> str:
@@ -288,18 +288,18 @@ def test_intervals_of_rates_allow_for_nodes_that_differ() -> None:
 
 def test_the_verb_counts_every_failure_and_says_what_has_no_time_at_risk(tmp_path: Path) -> None:
     text = HEADER + "a,1,9,hw\na,5,6,hw\na,9.5,10,sw\nb,20,,repair\nc,50,51,hw\n"
-    row = told("hazard", "--events", written(tmp_path, text), "--nodes", "10", "--end", "100", "--kind", "hw")
+    row = told("nodes", "hazard", "--events", written(tmp_path, text), "--nodes", "10", "--end", "100", "--kind", "hw")
     assert (row["nodes"], row["outages"], row["failures"], row["failures_while_down"]) == (10, 5, 3, 1)
     assert (row["not_back"], row["hours_down_median"]) == (1, 1.0)
     assert row["node_hours"] == 1000 - 8 - 0.5 - 80 - 1
     assert row["failures_per_1000_node_hours"] == pytest.approx(2000 / row["node_hours"])
     assert row["failures_by_kind"] == {"hw": 3}
     assert [text.split(" ", 1)[0] for text in row["left_out"]] == ["2", "1"]
-    assert "nodes that never had" in told("hazard", "--events", tmp_path / "events.csv")["left_out"][-1]
+    assert "nodes that never had" in told("nodes", "hazard", "--events", tmp_path / "events.csv")["left_out"][-1]
 
 
 def test_the_verb_loads_nothing_that_only_models_of_telemetry_need(tmp_path: Path) -> None:
-    words = ["hazard", "--events", str(written(tmp_path, HEADER + "a,1,9,hw\nb,1,9,hw\n"))]
+    words = ["nodes", "hazard", "--events", str(written(tmp_path, HEADER + "a,1,9,hw\nb,1,9,hw\n"))]
     code = f"import atexit, sys; sys.argv[1:] = {words}; from provider_server.program.cli import app;"
     code += " heavy = {'sklearn', 'scipy.stats', 'scipy.optimize'};"
     code += " atexit.register(lambda: print(heavy & {*sys.modules})); app()"
@@ -310,7 +310,7 @@ def test_the_verb_tells_a_reader_what_is_wrong(tmp_path: Path) -> None:
     file = written(tmp_path, HEADER + "a,1,9,hw\nb,1,9,hw\n")
 
     def says(*words: str) -> tuple[int, str]:
-        result = CliRunner().invoke(app, ["hazard", "--events", str(file), *words])
+        result = CliRunner().invoke(app, ["nodes", "hazard", "--events", str(file), *words])
         return result.exit_code, result.output
 
     code, text = says("--kind", "software")
@@ -357,29 +357,29 @@ def test_the_verb_keeps_what_a_repair_does_if_asked(tmp_path: Path) -> None:
     home, file = tmp_path / "home", written(tmp_path, text)
     home.mkdir()
     (home / "provider.toml").touch()
-    row = told("hazard", "--events", file, "--nodes", str(len(names)), "--home", home)
+    row = told("nodes", "hazard", "--events", file, "--nodes", str(len(names)), "--home", home)
     assert load_model(home) == shipped()
-    again = told("hazard", "--events", file, "--nodes", str(len(names)), "--home", home, "--keep")
+    again = told("nodes", "hazard", "--events", file, "--nodes", str(len(names)), "--home", home, "--keep")
     assert row == again
     kept, offsets = load_model(home), node_offsets.load(home)
     assert list(kept.ratios) == [band["ratio"] for band in row["after_repair"]["bands"]]
     assert kept.source == "events.csv: 60 nodes"
     assert set(offsets.nodes) == set(outages["node"])
     assert sum(own.failures for own in offsets.nodes.values()) > 0.0
-    assert CliRunner().invoke(app, ["hazard", "--events", str(file), "--keep"]).exit_code == 2  # where?
+    assert CliRunner().invoke(app, ["nodes", "hazard", "--events", str(file), "--keep"]).exit_code == 2  # where?
 
 
 def test_a_single_failure_is_enough_for_wide_intervals(tmp_path: Path) -> None:
-    row = told("hazard", "--events", written(tmp_path, HEADER + "a,10,11,x\n"), "--nodes", "5", "--end", "99")
+    row = told("nodes", "hazard", "--events", written(tmp_path, HEADER + "a,10,11,x\n"), "--nodes", "5", "--end", "99")
     assert all(band["ratio_high"] > 4 * band["ratio_low"] for band in row["after_repair"]["bands"])
 
 
 @pytest.mark.skipif(not TRACE.exists(), reason=f"../shared/data/infinitehbd/{TRACE.name} is missing")
 def test_the_published_trace_as_it_is() -> None:
-    row = told("hazard", "--events", TRACE, "--nodes", "400")
+    row = told("nodes", "hazard", "--events", TRACE, "--nodes", "400")
     assert (row["failures"], row["outages"], row["nodes"]) == (584, 584, 400)
     assert row["failures_while_down"] == 2
     assert len(json.loads(gzip.decompress(TRACE.read_bytes()))) == 2 * 584
     assert row["node_hours"] + row["node_hours_down"] == pytest.approx(400 * row["end_hour"])
-    hardware = told("hazard", "--events", TRACE, "--nodes", "400", "--kind", "Hardware Failure")
+    hardware = told("nodes", "hazard", "--events", TRACE, "--nodes", "400", "--kind", "Hardware Failure")
     assert hardware["failures"] == 298  # as its authors count them

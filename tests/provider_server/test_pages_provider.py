@@ -55,7 +55,7 @@ from provider_server.program.pages.serving import PageInTheClear, listening
 from provider_server.program.pages.sessions import IDLE_S, LONGEST_S, MOST_SESSIONS, Sessions
 from provider_server.program.pages.snapshot import Reader, Snapshot, Votes, context_names
 from provider_server.program.pages.views import View, view
-from provider_server.program.verbs.console import opened
+from provider_server.program.verbs.opening import opened
 from provider_server.program.verbs.page import plans
 from provider_server.rounds.store.round_store import RoundState
 from provider_server.rounds.store.store import Store
@@ -358,8 +358,8 @@ def test_before_a_release_with_votes_the_fabric_is_there_and_says_nothing(seen: 
 
 def test_plans_are_those_of_the_verbs(shown: Shown, told: View) -> None:
     at = ["--home", str(shown.provider), "--json"]
-    rows = json.loads(CliRunner().invoke(app, ["placement", *at]).stdout)
-    tests = json.loads(CliRunner().invoke(app, ["probes", *at]).stdout)
+    rows = json.loads(CliRunner().invoke(app, ["nodes", "placement", *at]).stdout)
+    tests = json.loads(CliRunner().invoke(app, ["nodes", "probes", *at]).stdout)
     assert told.plans is not None
     assert [(one.node, one.jobs, one.reason) for one in told.plans.nodes] == [
         (row["node"], row["jobs"], row["reason"]) for row in rows
@@ -376,7 +376,7 @@ def test_before_anything_happened_every_page_has_something_to_say(seen: Snapshot
     assert (new.fabric, new.speed, new.plans) == (None, None, None)
     page = renderer()
     assert "votes_share" in page("fabric", view=new, at="/fabric", csrf="x")
-    assert "watch-nodes" in page("plans", view=new, at="/plans", csrf="x")
+    assert "nodes watch" in page("plans", view=new, at="/plans", csrf="x")
     before_rounds = view(replace(empty, kept=seen.kept), NOW, 24, PLANS)
     assert {node.hazard for context in before_rounds.fleet for node in context.nodes} > {"usual"}
 

@@ -81,7 +81,7 @@ def test_silence_drift_and_repairs_make_a_node_risky() -> None:
 
 
 def called(home: Path, *words: str) -> str:
-    result = CliRunner().invoke(app, ["placement", "--home", str(home), *words])
+    result = CliRunner().invoke(app, ["nodes", "placement", "--home", str(home), *words])
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -98,6 +98,6 @@ def test_the_verb_prints_rows_and_names(tmp_path: Path) -> None:
 
 
 def test_a_home_without_reports_says_what_to_do(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["placement", "--home", str(tmp_path)])
+    result = CliRunner().invoke(app, ["nodes", "placement", "--home", str(tmp_path)])
     assert result.exit_code == 2
-    assert "watch-nodes" in result.output
+    assert "nodes watch" in result.output

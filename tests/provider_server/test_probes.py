@@ -121,7 +121,7 @@ def test_the_verb_plans_from_the_newest_reports(tmp_path: Path) -> None:
             NodeReport("n2", hour, 3, is_heard=True, suspicion="storage", failures_per_1000_node_hours=1.0),
         ],
     )
-    words = ["probes", "--home", str(tmp_path), "--budget", "0.01"]
+    words = ["nodes", "probes", "--home", str(tmp_path), "--budget", "0.01"]
     rows = json.loads(CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False).stdout)
     assert (rows[0]["node"], rows[0]["test"]) == ("n2", "storage")
     assert sum(row["minutes"] for row in rows) <= 0.01 * 2 * 6 * 60

@@ -1,6 +1,7 @@
 """The verbs of `pharoah-provider` that need no running server: what they make, print and refuse."""
 
 import json
+import re
 import shutil
 import sqlite3
 import stat
@@ -18,6 +19,7 @@ import trustee.cli
 from crypto.ids import LeaseId
 from federation.base.settings import load
 from federation.protocol.invitation import accept
+from provider_server.program.cli import RENAMED
 from provider_server.rounds.settings import ProviderSettings
 from tests.support import schemas
 from tests.support.federations import WEEKS, Grounds, begin, fail, hold
@@ -68,7 +70,9 @@ def card(tmp_path: Path) -> Path:
 
 
 def enrolled(home: Path, card: Path) -> dict[str, Any]:
-    row: dict[str, Any] = told("provider", "enrol", "--home", home, "--out", home.parent / "invitation", card)[0]
+    row: dict[str, Any] = told(
+        "provider", "tenants", "enrol", "--home", home, "--out", home.parent / "invitation", card
+    )[0]
     return row
 
 
@@ -145,21 +149,23 @@ def test_tenant_and_trustee_pin_one_head_and_the_tenant_is_revoked(
     shutil.copytree(committee.parent, tmp_path / "trustee")
     pinned = told("trustee", "join", invitation, "--home", tmp_path / "trustee")
     assert (joined["head"], joined["members"]) == (pinned["fingerprint"], pinned["members"])
-    assert told("provider", "revoke", tenant, "--home", home) == [{"tenant": tenant}]
+    assert told("provider", "tenants", "revoke", tenant, "--home", home) == [{"tenant": tenant}]
 
 
 def test_an_invitation_can_be_written_without_a_new_tenant(home: Path, card: Path) -> None:
     head = enrolled(home, card)["head"]
-    assert told("provider", "enrol", "--home", home, "--out", home.parent / "another") == []
+    assert told("provider", "tenants", "enrol", "--home", home, "--out", home.parent / "another") == []
     assert str(accept((home.parent / "another").read_bytes())[1].directory.head) == head
 
 
 def test_a_tenant_leaves_by_its_id_and_only_once(home: Path, card: Path) -> None:
     tenant, out = enrolled(home, card)["tenant"], home.parent / "without"
-    assert told("provider", "enrol", "--home", home, "--out", out, "--remove", tenant) == []
+    assert told("provider", "tenants", "enrol", "--home", home, "--out", out, "--remove", tenant) == []
     assert accept(out.read_bytes())[1].directory.members == ()
     for stranger in (tenant, "00", "tenant"):
-        refused = call("provider", "enrol", "--home", home, "--out", home.parent / "no", "--remove", stranger)
+        refused = call(
+            "provider", "tenants", "enrol", "--home", home, "--out", home.parent / "no", "--remove", stranger
+        )
         assert refused.exit_code == 2
         assert "error:" in refused.stderr
     assert not (home.parent / "no").exists()
@@ -169,15 +175,15 @@ def test_a_bad_card_enrols_nobody(home: Path, card: Path, tmp_path: Path) -> Non
     bad = tmp_path / "bad.card"
     whole = card.read_bytes()
     bad.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    refused = call("provider", "enrol", "--home", home, "--out", tmp_path / "invitation", card, bad)
+    refused = call("provider", "tenants", "enrol", "--home", home, "--out", tmp_path / "invitation", card, bad)
     assert refused.exit_code == 2
     assert not (tmp_path / "invitation").exists()
     assert enrolled(home, card)["new"]
 
 
 def test_an_invitation_that_cannot_be_written_says_so(home: Path, card: Path, tmp_path: Path) -> None:
-    refused = call("provider", "enrol", "--home", home, "--out", tmp_path / "no" / "such", card)
-    assert (refused.exit_code, "run `enrol` again" in refused.stderr) == (2, True)
+    refused = call("provider", "tenants", "enrol", "--home", home, "--out", tmp_path / "no" / "such", card)
+    assert (refused.exit_code, "run `tenants enrol` again" in refused.stderr) == (2, True)
     assert not enrolled(home, card)["new"]
 
 
@@ -189,7 +195,7 @@ def test_an_invitation_that_cannot_be_written_says_so(home: Path, card: Path, tm
 )
 def test_settings_that_cannot_be_are_named(text: str, named: str, home: Path, card: Path) -> None:
     (home / "provider.toml").write_text(text)
-    for words in (["serve"], ["enrol", "--out", home.parent / "i", card]):
+    for words in (["serve"], ["tenants", "enrol", "--out", home.parent / "i", card]):
         refused = call("provider", *words, "--home", home)
         assert (refused.exit_code, named in refused.stderr, "hint:" in refused.stderr) == (2, True, True)
 
@@ -224,7 +230,7 @@ def test_log_lines_have_two_forms(home: Path) -> None:
 
 def test_leases_are_recorded(home: Path, card: Path) -> None:
     file = lines(home, {}, {"lease": "0b" * 16, "start_h": 2, "end_h": 3}, tenant=enrolled(home, card)["tenant"])
-    assert told("provider", "lease", file, "--home", home)[0]["leases"] == 2
+    assert told("provider", "leases", "record", file, "--home", home)[0]["leases"] == 2
     assert leases(home) == 2
 
 
@@ -250,7 +256,9 @@ def test_leases_are_recorded(home: Path, card: Path) -> None:
 )
 def test_a_bad_line_is_named_and_nothing_is_recorded(bad: dict[str, object], home: Path, card: Path) -> None:
     changes: list[dict[str, object]] = [{}, {"lease": "0b" * 16, **bad}, {"lease": "0c" * 16}]
-    refused = call("provider", "lease", lines(home, *changes, tenant=enrolled(home, card)["tenant"]), "--home", home)
+    refused = call(
+        "provider", "leases", "record", lines(home, *changes, tenant=enrolled(home, card)["tenant"]), "--home", home
+    )
     assert refused.exit_code == 2
     assert "leases.jsonl, line 2:" in refused.stderr
     assert "nothing was recorded" in refused.stderr
@@ -259,8 +267,8 @@ def test_a_bad_line_is_named_and_nothing_is_recorded(bad: dict[str, object], hom
 
 def test_a_lease_is_recorded_once(home: Path, card: Path) -> None:
     tenant = enrolled(home, card)["tenant"]
-    told("provider", "lease", lines(home, {}, tenant=tenant), "--home", home)
-    refused = call("provider", "lease", lines(home, {"lease": "0b" * 16}, {}, tenant=tenant), "--home", home)
+    told("provider", "leases", "record", lines(home, {}, tenant=tenant), "--home", home)
+    refused = call("provider", "leases", "record", lines(home, {"lease": "0b" * 16}, {}, tenant=tenant), "--home", home)
     assert (refused.exit_code, "a lease is recorded already" in refused.stderr) == (2, True)
     assert leases(home) == 1
     assert str(LeaseId(bytes.fromhex(str(LINE["lease"])))) not in refused.stdout
@@ -270,14 +278,14 @@ def test_a_lease_is_recorded_once(home: Path, card: Path) -> None:
 
 
 def test_a_round_needs_a_running_server(home: Path) -> None:
-    for words in (["round"], ["round", "--give-up"]):
+    for words in (["rounds", "hold"], ["rounds", "hold", "--give-up"]):
         refused = call("provider", *words, "--home", home)
         assert refused.exit_code == 2
         assert "is `pharoah-provider serve` running" in refused.stderr
 
 
 def test_half_a_window_is_refused(home: Path) -> None:
-    assert call("provider", "round", "--home", home, "--start", "168").exit_code == 2
+    assert call("provider", "rounds", "hold", "--home", home, "--start", "168").exit_code == 2
 
 
 @pytest.fixture(scope="module")
@@ -294,26 +302,128 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_releases_are_listed_and_one_shows_its_cells(held: Path) -> None:
-    listed = told("provider", "release", "--home", held)
+    listed = told("provider", "rounds", "releases", "--home", held)
     assert [(row["start_hour"], row["contributors"]) for row in listed] == [(0, 4), (168, 4)]
-    cells = told("provider", "release", listed[0]["round_id"][:8].upper(), "--home", held, form="release ROUND_ID")
+    one = listed[0]["round_id"][:8].upper()
+    cells = told("provider", "rounds", "releases", one, "--home", held, form="rounds releases ROUND_ID")
     assert len(cells) == sum(table["cells"] for table in listed[0]["tables"].values())
     assert sum(cell["exposure_node_hours"] for cell in cells) > 0
     assert {"marginal", "cell", "failures", "noise_sd", "exposure_node_hours"} == set(cells[0])
-    assert "node-hours" in call("provider", "release", listed[0]["round_id"], "--home", held).stdout
+    assert "node-hours" in call("provider", "rounds", "releases", listed[0]["round_id"], "--home", held).stdout
 
 
 @pytest.mark.parametrize("name", ["zz", "no-such"])
 def test_a_round_that_was_not_released_is_not_there(name: str, held: Path) -> None:
-    missing = call("provider", "release", name, "--home", held)
+    missing = call("provider", "rounds", "releases", name, "--home", held)
     assert (missing.exit_code, missing.stdout) == (3, "")
 
 
 def test_the_ledger_says_what_a_unit_in_each_window_pays(held: Path) -> None:
-    rows = told("provider", "ledger", "--home", held)
+    rows = told("provider", "rounds", "ledger", "--home", held)
     assert [(row["start_hour"], row["end_hour"]) for row in rows] == [(0, 168), (168, 336)]
     assert all(0.99 < row["epsilon"] <= 1.0 for row in rows)
 
 
 def test_a_ledger_without_rounds_is_empty(home: Path) -> None:
-    assert told("provider", "ledger", "--home", home) == []
+    assert told("provider", "rounds", "ledger", "--home", home) == []
+
+
+# ---- spellings -------------------------------------------------------------------------------------------------------
+
+# Every verb of the top level before there were groups: each has an option that only it had, or had with few others.
+BEFORE = {
+    "enrol": "--remove",
+    "revoke": "[TENANTS]",
+    "reseat": "--committee",
+    "online": "--listen",
+    "keys": "--out",
+    "lease": "FILE",
+    "lease-events": "FILE",
+    "slurm": "--since-h",
+    "lease-key": "--out",
+    "contexts": "--feature",
+    "hazard": "--events",
+    "recipe": "--budget",
+    "repaired": "NODE",
+    "own-failures": "--events",
+    "snapshot": "--out",
+    "changes": "--where",
+    "watch-nodes": "--log-format",
+    "node-check": "--level",
+    "node-service": "--socket",
+    "placement": "--share",
+    "probes": "--tested",
+    "path": "--fabric",
+    "spares": "--repair-hours",
+    "round": "--give-up",
+    "release": "[ROUND_ID]",
+    "ledger": "--database",
+    "learn": "--benchmarks",
+    "explain": "--lease",
+    "publish": "--accept",
+    "votes": "--most",
+    "slow": "--database",
+    "expectations": "--aim",
+    "catalogue": "FILE",
+    "findings": "--bundle",
+    "init": "--committee",
+    "serve": "--every",
+    "status": "--database",
+    "page": "--port",
+    "renew-certificate": "--days",
+}
+
+
+@pytest.mark.parametrize("old", BEFORE)
+def test_every_spelling_of_before_still_has_its_options(old: str) -> None:
+    words = [old] if old != "findings" else [old, "--bundle", "1"]
+    shown = call("provider", *words, "--help")
+    assert shown.exit_code == 0
+    assert BEFORE[old].strip("[]").casefold() in shown.stdout.casefold()
+
+
+def test_the_list_of_before_is_whole() -> None:
+    assert len(BEFORE) == 39
+    assert RENAMED.keys() <= BEFORE.keys()
+
+
+def test_the_help_of_the_program_fits_a_screen() -> None:
+    shown = call("provider", "--help").stdout.splitlines()
+    assert len(shown) <= 40
+    assert max(map(len, shown)) <= 80
+    visible = {line.split()[1] for line in shown if re.match(r"│ [a-z]", line)}
+    assert len(visible) <= 12
+    assert RENAMED.keys().isdisjoint(visible)
+
+
+def test_without_a_verb_the_program_says_how_to_start() -> None:
+    start = call("provider")
+    assert (start.exit_code, len(start.stdout.splitlines())) == (0, 4)
+    for line in start.stdout.splitlines():
+        verb = [word for word in line.split("  ")[0].split()[1:3] if word.isalpha()]
+        assert call("provider", *verb, "--help").exit_code == 0
+
+
+@pytest.mark.parametrize("words", [["findings", "lsit"], ["tenants", "enroll"]])
+def test_a_mistyped_verb_of_a_group_that_lists_is_guessed(words: list[str]) -> None:
+    wrong = call("provider", *words)
+    assert wrong.exit_code == 2
+    assert "Did you mean" in wrong.stderr
+
+
+@pytest.mark.parametrize("more", [["--online-only"], ["--listen", "localhost:1"]])
+def test_where_to_listen_is_for_the_online_service_alone(more: list[str], home: Path) -> None:
+    refused = call("provider", "serve", "--home", home, *more)
+    assert refused.exit_code == 2
+    assert "both --online-only and --listen" in refused.stderr
+
+
+def test_tenants_are_listed_with_their_accounts(home: Path, card: Path) -> None:
+    assert told("provider", "tenants", "list", "--home", home) == []
+    tenant = enrolled(home, card)["tenant"]
+    settings = home / "provider.toml"
+    settings.write_text(
+        settings.read_text().replace("slurm_accounts = {}", f'slurm_accounts = {{ "Lab-A" = "{tenant}" }}')
+    )
+    assert told("provider", "tenants", "list", "--home", home) == [{"tenant": tenant, "accounts": ["lab-a"]}]
+    assert call("provider", "tenants", "--home", home).stdout == f"{tenant} lab-a\n"

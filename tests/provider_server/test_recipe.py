@@ -14,7 +14,7 @@ from provider_server.fleet.learning.recipe import SLOW_S, Cost, Gathered, Readin
 from provider_server.fleet.telemetry.prometheus import PrometheusSettings
 from provider_server.fleet.telemetry.quality import Tally
 from provider_server.fleet.telemetry.recipe import FAILURES, Ingredient, Recipe, load
-from provider_server.program.verbs.telemetry import HOURS
+from provider_server.program.verbs.feed import HOURS
 from tests.provider_server.test_buildup import ECC, FLAPS, HEAT, after, fleet, level, row, summary
 from tests.provider_server.test_telemetry_prometheus import ask, matrix, played
 from tests.provider_server.test_verbs_telemetry import END, START, call, told, write
@@ -209,7 +209,7 @@ def test_the_verb_writes_a_recipe_that_the_settings_take(tmp_path: Path) -> None
     (tmp_path / "provider.toml").touch()
     out = tmp_path / "recipe.toml"
     window = "--home", tmp_path, "--file", file, "--start", START, "--end", END
-    (found,) = told("recipe", *window, "--out", out)
+    (found,) = told("nodes", "recipe", *window, "--out", out)
     by_name = {one["metric"]: one for one in found["metrics"]}
     assert set(by_name) == {ECC, "xid", "row_remap_failure"}
     assert (by_name[ECC]["decision"], by_name["xid"]["decision"]) == ("foretells", "failures")
@@ -217,12 +217,12 @@ def test_the_verb_writes_a_recipe_that_the_settings_take(tmp_path: Path) -> None
     assert by_name[ECC]["worth"]["raised"]["failures"] > 3 * by_name[ECC]["worth"]["raised"]["expected"] / 2
     assert load(out).metrics[ECC].interval_s == max(SLOW_S, 900)
     assert found["concordance"]["difference"] == found["caught"]["difference"] == 0.0
-    assert call("recipe", *window, "--out", out).exit_code == 2  # it is there already
-    assert call("recipe", *window, "--keep", "warmth").exit_code == 2
-    text = call("recipe", *window).stdout
+    assert call("nodes", "recipe", *window, "--out", out).exit_code == 2  # it is there already
+    assert call("nodes", "recipe", *window, "--keep", "warmth").exit_code == 2
+    text = call("nodes", "recipe", *window).stdout
     assert "ecc_corrected: every 900 s" in text
     still = write(tmp_path / "still.parquet", worn, failed & False)
-    few = call("recipe", "--home", tmp_path, "--file", still, "--start", START, "--end", END)
+    few = call("nodes", "recipe", "--home", tmp_path, "--file", still, "--start", START, "--end", END)
     assert (few.exit_code, "longer window" in few.stderr) == (3, True)
     (tmp_path / "provider.toml").write_text(f"[telemetry]\nrecipe = {json.dumps(str(out))}\n")
-    assert call("recipe", *window).exit_code == 0
+    assert call("nodes", "recipe", *window).exit_code == 0

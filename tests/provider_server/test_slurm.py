@@ -360,7 +360,7 @@ def test_nodes_without_a_context_are_left_out_and_told(grounds: Grounds, provide
     assert len(seen.changes) == len(STARTED) - 1
     assert "job 4: node n4 has no context: name it in [leases] contexts" in seen.left_out
     nowhere = looked(grounds, provider, tmp_path, contexts={})
-    assert "job 4: nodes have no contexts yet: run `pharoah-provider contexts`" in nowhere.left_out
+    assert "job 4: nodes have no contexts yet: run `pharoah-provider nodes contexts`" in nowhere.left_out
 
 
 def test_an_account_of_nobody_is_refused() -> None:
@@ -441,18 +441,18 @@ def test_the_verb_reads_a_file_and_tells_what_changed(
     accounts = f'[leases]\nslurm_accounts = {{ lab-a = "{tenant(grounds)}" }}\ncontexts = {{ "n[1-4]" = "hall 1" }}\n'
     (home / "provider.toml").write_text(accounts)
     saved.write_text(json.dumps(SAID))
-    rows = json.loads(CliRunner().invoke(app, ["slurm", str(saved), "--home", str(home), "--json"]).stdout)
+    rows = json.loads(CliRunner().invoke(app, ["leases", "slurm", str(saved), "--home", str(home), "--json"]).stdout)
     assert {row["job"] for row in rows} == STARTED - {3}
     saved.write_bytes(lzma.compress(saved.read_bytes()))
-    again = CliRunner().invoke(app, ["slurm", str(saved), "--home", str(home)])
+    again = CliRunner().invoke(app, ["leases", "slurm", str(saved), "--home", str(home)])
     assert again.exit_code == 0
     assert again.stdout == ""
     assert "lab-b" in again.stderr
     assert f"nothing recorded: {len(STARTED)} starts known and unchanged, 2 records left out" in again.stderr
-    nodeless = CliRunner().invoke(app, ["slurm", str(FOLDER / "sacct_no_nodes.json"), "--home", str(home)])
+    nodeless = CliRunner().invoke(app, ["leases", "slurm", str(FOLDER / "sacct_no_nodes.json"), "--home", str(home)])
     assert "nothing recorded: 0 starts known and unchanged, 1 record left out" in nodeless.stderr
     assert "left out: 1 record: it was never given nodes" in nodeless.stderr
     saved.write_text("JobID|State\n1|COMPLETED\n")
-    other = CliRunner().invoke(app, ["slurm", str(saved), "--home", str(home)])
+    other = CliRunner().invoke(app, ["leases", "slurm", str(saved), "--home", str(home)])
     assert other.exit_code == 2
     assert "not what `sacct --json` prints: a table that `sacct -P` prints" in other.stderr

@@ -45,7 +45,7 @@ def taken(root: Path, name: str, inventory: str) -> Path:
     """A snapshot of a home that has this inventory and no telemetry."""
     (root / "provider.toml").touch()
     (root / "inventory.toml").write_text(inventory)
-    words = ("snapshot", "--home", root, "--inventory", root / "inventory.toml", "--out", root / name)
+    words = ("nodes", "snapshot", "--home", root, "--inventory", root / "inventory.toml", "--out", root / name)
     assert call(*words) == (0, "", f"2 nodes in {root / name}\n")
     return root / name
 
@@ -53,7 +53,7 @@ def taken(root: Path, name: str, inventory: str) -> Path:
 def test_only_the_firmware_of_one_rack_changed(tmp_path: Path) -> None:
     before = taken(tmp_path, "before.csv", INVENTORY)
     flashed = taken(tmp_path, "flashed.csv", INVENTORY.replace("28.39.1002", "28.40.1000", 1))
-    words = ("changes", before, flashed, "--only", "firmware", "--where")
+    words = ("nodes", "changes", before, flashed, "--only", "firmware", "--where")
     assert call(*words, "rack=r3")[0] == 0
     code, said, _ = call(*words, "rack=r4")
     assert code == 1
@@ -61,16 +61,16 @@ def test_only_the_firmware_of_one_rack_changed(tmp_path: Path) -> None:
         "  broken  only firmware where rack = r4",
         "    firmware 28.39.1002 → 28.40.1000 on n1",
     ]
-    assert call("changes", before, flashed)[0] == 1
-    assert call("changes", before, before)[0] == 0
+    assert call("nodes", "changes", before, flashed)[0] == 1
+    assert call("nodes", "changes", before, before)[0] == 0
 
 
 def test_rules_of_a_file_are_told_as_json(tmp_path: Path) -> None:
     before = taken(tmp_path, "before.csv", INVENTORY)
     after = taken(tmp_path, "after.csv", INVENTORY.replace("H100", "H200"))
     (tmp_path / "rules.toml").write_text('[[rule]]\nsame = ["gpu"]\n[[rule]]\nalike = ["driver"]\n')
-    code, said, _ = call("changes", before, after, "--rules", tmp_path / "rules.toml", "--json")
-    told = held("pharoah-provider changes", said)
+    code, said, _ = call("nodes", "changes", before, after, "--rules", tmp_path / "rules.toml", "--json")
+    told = held("pharoah-provider nodes changes", said)
     assert (code, told["verdict"]) == (1, "broken")
     assert told["rules"][0]["against"] == [{"thing": "n1", "feature": "gpu:0", "before": "H100", "after": "H200"}]
     assert told["rules"][1]["why"] == ["driver: not told by either"]
@@ -80,15 +80,18 @@ def test_a_column_that_one_lacks_is_unknown(tmp_path: Path) -> None:
     before = taken(tmp_path, "before.csv", INVENTORY)
     bare = tmp_path / "bare.csv"
     bare.write_text("node,rack,gpu:0,nic:mlx5_0\nn1,r3,H100,\nn2,r4,,there\n")
-    assert call("changes", before, bare)[0] == 2
-    assert call("changes", before, bare, "--only", "firmware")[0] == 0
-    assert call("changes", before, bare, "--only", "rack")[1].splitlines()[-1] == f"    firmware: not told by {bare}"
+    assert call("nodes", "changes", before, bare)[0] == 2
+    assert call("nodes", "changes", before, bare, "--only", "firmware")[0] == 0
+    assert (
+        call("nodes", "changes", before, bare, "--only", "rack")[1].splitlines()[-1]
+        == f"    firmware: not told by {bare}"
+    )
 
 
 def test_contexts_and_levels_that_the_home_keeps_are_in_a_snapshot(scene: Scene, tmp_path: Path) -> None:
     kept = hardware.load(scene.home)
     assert kept is not None
-    code, _, said = call("snapshot", "--home", scene.home, "--out", tmp_path / "fleet.csv")
+    code, _, said = call("nodes", "snapshot", "--home", scene.home, "--out", tmp_path / "fleet.csv")
     assert code == 0, said
     found = read(tmp_path / "fleet.csv")
     assert found.things.keys() >= {node for one in kept.contexts.contexts for node in one.nodes}
@@ -97,11 +100,14 @@ def test_contexts_and_levels_that_the_home_keeps_are_in_a_snapshot(scene: Scene,
 
 def test_a_snapshot_of_nothing_and_one_that_exists_are_refused(tmp_path: Path) -> None:
     (tmp_path / "provider.toml").touch()
-    code, _, said = call("snapshot", "--home", tmp_path, "--out", tmp_path / "fleet.csv")
+    code, _, said = call("nodes", "snapshot", "--home", tmp_path, "--out", tmp_path / "fleet.csv")
     assert (code, "no node is known" in said) == (2, True)
     before = taken(tmp_path, "before.csv", INVENTORY)
-    assert call("snapshot", "--home", tmp_path, "--inventory", tmp_path / "inventory.toml", "--out", before)[0] == 2
-    assert call("changes", before, before, "--where", "rack")[0] == 2
+    assert (
+        call("nodes", "snapshot", "--home", tmp_path, "--inventory", tmp_path / "inventory.toml", "--out", before)[0]
+        == 2
+    )
+    assert call("nodes", "changes", before, before, "--where", "rack")[0] == 2
 
 
 @pytest.mark.parametrize(

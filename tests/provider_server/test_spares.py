@@ -85,7 +85,7 @@ def test_shares_of_time_are_shares(down: list[float]) -> None:
 
 
 def asked(*options: object) -> dict[str, object]:
-    result = CliRunner().invoke(app, ["spares", "--json", *map(str, options)])
+    result = CliRunner().invoke(app, ["nodes", "spares", "--json", *map(str, options)])
     assert result.exit_code == 0, result.output
     (row,) = json.loads(result.stdout)
     assert isinstance(row, dict)
@@ -98,7 +98,7 @@ def test_the_verb_by_rates_and_by_outages(tmp_path: Path) -> None:
     file.write_text("node,start,end,kind\na,0,10,gpu\nb,5,20,gpu\n")
     row = asked("--nodes", 10, "--events", file)
     assert (row["peak"], row["nodes"]) == (2, 10)
-    few = CliRunner().invoke(app, ["spares", "--nodes", "1", "--events", str(file)])
+    few = CliRunner().invoke(app, ["nodes", "spares", "--nodes", "1", "--events", str(file)])
     assert few.exit_code != 0
 
 

@@ -735,18 +735,18 @@ def test_verbs_take_a_home_or_a_url(place: NewPlace, tmp_path: Path) -> None:
         store.add_bundle(0, b"bundle")
     with closing(Store(tmp_path / "provider.db")):
         pass
-    assert called("release", "--database", as_url(where), "--json") == "[]\n"
-    assert called("release", "--home", tmp_path, "--json") == "[]\n"
-    assert called("release", "--json", PHAROAH_PROVIDER_HOME=str(tmp_path)) == "[]\n"
-    assert called("release", "--home", "x", "--json", PHAROAH_DATABASE=as_url(where)) == "[]\n"
+    assert called("rounds", "releases", "--database", as_url(where), "--json") == "[]\n"
+    assert called("rounds", "releases", "--home", tmp_path, "--json") == "[]\n"
+    assert called("rounds", "releases", "--json", PHAROAH_PROVIDER_HOME=str(tmp_path)) == "[]\n"
+    assert called("rounds", "releases", "--home", "x", "--json", PHAROAH_DATABASE=as_url(where)) == "[]\n"
 
 
 def test_verbs_say_what_is_wrong_without_secrets(tmp_path: Path) -> None:
-    assert "--home or --database" in called("release", code=2)
-    assert "no provider in this home" in called("release", "--home", tmp_path, code=2)
+    assert "--home or --database" in called("rounds", "releases", code=2)
+    assert "no provider in this home" in called("rounds", "releases", "--home", tmp_path, code=2)
     assert not list(tmp_path.iterdir())
     for url in (*WRONG[:-1], f"postgresql://provider:{CANARY}@/name?host=%2Fnowhere"):
-        assert CANARY not in called("release", code=2, PHAROAH_DATABASE=url)
+        assert CANARY not in called("rounds", "releases", code=2, PHAROAH_DATABASE=url)
 
 
 def test_refusals_of_a_database_are_refusals() -> None:

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from federation.base.reading import SourceError
+from federation.base.visible import json_text
 from federation.protocol.toml_tables import BadTable
 from provider_server.fleet.telemetry.catalogue import BLANKS, METRICS, parse
 from provider_server.fleet.telemetry.files import FileSource, Layout, UnusableFile
@@ -430,7 +431,7 @@ def test_quality_is_shown_as_text_and_as_a_row() -> None:
     tally.count(Reason.RESET, "energy", 1)
     found = tally.quality()
     assert found.lines()[0] == "5 samples read, 3 used, 2 dropped"
-    assert found.row()["counts"][0] == {"reason": "blank", "metric": "power", "count": 2}
+    assert json.loads(json_text(found.row()))["counts"][0] == {"reason": "blank", "metric": "power", "count": 2}
 
 
 def test_means_extremes_and_shares_are_those_of_numpy() -> None:

@@ -89,16 +89,16 @@ def telemetry(home: Path) -> list[object]:
 
 @pytest.mark.nightly
 def test_contexts_hazards_and_repairs_obey_nothing(home: Path) -> None:
-    found = calm("contexts", *telemetry(home), code=0)
+    found = calm("nodes", "contexts", *telemetry(home), code=0)
     assert "100 <" in found.stdout
     assert "unknown_metric" in found.stderr
     assert len(found.stdout.splitlines()) == 2  # a line each, whatever its description holds
     assert not lines_that_begin("hint:", found.stdout)
-    calm("contexts", *telemetry(home), "--json", code=0)
-    assert "no context" not in calm("hazard", *telemetry(home), code=0).stdout
-    calm("hazard", *telemetry(home), "--json", code=0)
-    assert calm("repaired", node(3), "--home", home, code=0).stdout.startswith(r"n3<\x1b]52;c;")
-    calm("repaired", f"no {node(99)}", "--home", home, code=2)
+    calm("nodes", "contexts", *telemetry(home), "--json", code=0)
+    assert "no context" not in calm("nodes", "hazard", *telemetry(home), code=0).stdout
+    calm("nodes", "hazard", *telemetry(home), "--json", code=0)
+    assert calm("nodes", "repaired", node(3), "--home", home, code=0).stdout.startswith(r"n3<\x1b]52;c;")
+    calm("nodes", "repaired", f"no {node(99)}", "--home", home, code=2)
 
 
 @pytest.mark.parametrize("name", ["inventory.toml", "inventory.csv", "missing.toml"])
@@ -108,7 +108,7 @@ def test_a_broken_inventory_obeys_nothing(name: str, home: Path) -> None:
         broken.write_bytes(f'kind,name\n"{HOSTILE}",x\n'.encode())
     words = [home / "telemetry.csv" if word == home / "telemetry.csv" else word for word in telemetry(home)]
     words[words.index("--inventory") + 1] = broken
-    assert calm("contexts", *words, code=2).stderr.startswith("pharoah-provider: error: ")
+    assert calm("nodes", "contexts", *words, code=2).stderr.startswith("pharoah-provider: error: ")
 
 
 # ---- leases, cards, benchmark jobs, what was learnt ------------------------------------------------------------------
@@ -118,9 +118,14 @@ def test_files_that_are_none_obey_nothing(tmp_path: Path) -> None:
     (tmp_path / "provider.toml").write_text(f"[{toml(HOSTILE)}]\n")
     file = tmp_path / HOSTILE_NAME
     file.write_bytes(HOSTILE.encode())
-    for words in (["enrol", file, "--out", file], ["lease", file], ["learn", "--benchmarks", file], ["serve"]):
+    for words in (
+        ["tenants", "enrol", file, "--out", file],
+        ["leases", "record", file],
+        ["findings", "learn", "--benchmarks", file],
+        ["serve"],
+    ):
         assert calm(*words, "--home", tmp_path, code=2).stderr
-    calm("release", HOSTILE, "--home", tmp_path / "missing", code=2)
+    calm("rounds", "releases", HOSTILE, "--home", tmp_path / "missing", code=2)
 
 
 def test_what_was_learnt_obeys_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ def call(*words: object) -> Result:
 def told(*words: object) -> Any:
     result = call(*words, "--json")
     assert result.exit_code == 0, result.stderr
-    return schemas.held(f"pharoah-provider {words[0]}", result.stdout)
+    return schemas.held(schemas.form_of("pharoah-provider", words), result.stdout)
 
 
 # ---- contexts --------------------------------------------------------------------------------------------------------
@@ -91,14 +91,16 @@ def contexts(root: Path, *more: object, garbage: bool = False) -> Any:
     (root / "provider.toml").touch()
     feed = telemetry(root / "telemetry.parquet", garbage=garbage), inventory(root / "inventory.toml")
     window = "--start", START, "--end", START + HOURS
-    return call("contexts", "--home", root, "--file", feed[0], "--inventory", feed[1], *window, *more, "--json")
+    return call(
+        "nodes", "contexts", "--home", root, "--file", feed[0], "--inventory", feed[1], *window, *more, "--json"
+    )
 
 
 @pytest.mark.nightly
 def test_contexts_are_told_apart_by_what_tells_failures(tmp_path: Path) -> None:
     result = contexts(tmp_path / "home")
     assert result.exit_code == 0, result.stderr
-    rows = schemas.held("pharoah-provider contexts", result.stdout)
+    rows = schemas.held("pharoah-provider nodes contexts", result.stdout)
     assert [row["nodes"] for row in rows] == [20, 20]
     assert {("A100" in row["description"]) for row in rows} == {True, False}
     assert all("rack" not in row["description"] for row in rows)
@@ -151,7 +153,7 @@ def test_a_job_is_where_most_of_its_nodes_are_at_the_worst_of_their_levels(tmp_p
 
 def test_without_telemetry_it_is_said_what_to_name(tmp_path: Path) -> None:
     (tmp_path / "provider.toml").touch()
-    result = call("contexts", "--home", tmp_path)
+    result = call("nodes", "contexts", "--home", tmp_path)
     assert result.exit_code == 2
     assert "prometheus_url" in result.stderr
 
@@ -176,7 +178,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_learning_publishes_nothing_and_shows_everything(held: Path, tmp_path: Path) -> None:
     before = (held / "provider.db").read_bytes()
-    (row,) = told("learn", "--home", held)
+    (row,) = told("findings", "learn", "--home", held)
     assert (row["releases"], row["alarms"]) == (2, [])
     assert row["pairs"] >= 1
     assert row["rates"] >= 1
@@ -186,35 +188,37 @@ def test_learning_publishes_nothing_and_shows_everything(held: Path, tmp_path: P
 
 def test_a_pair_is_explained_by_the_first_digits_of_its_tokens(held: Path, tmp_path: Path) -> None:
     held = shutil.copytree(held, tmp_path / "provider")
-    told("publish", "--home", held)
-    (bundled, *_) = told("findings", "--home", held, "--probability", 0)
-    (row,) = told("explain", bundled["workload"][:10], bundled["context"][:10], "--home", held)
+    told("findings", "publish", "--home", held)
+    (bundled, *_) = told("findings", "list", "--home", held, "--probability", 0)
+    (row,) = told("findings", "explain", bundled["workload"][:10], bundled["context"][:10], "--home", held)
     assert (row["workload"], row["context"]) == (bundled["workload"], bundled["context"])
     assert row["reason"].startswith("fails ")
     assert row["risk_ratio_low"] <= row["risk_ratio"] <= row["risk_ratio_high"]
-    said = call("explain", bundled["workload"], bundled["context"], "--home", held).stdout
+    said = call("findings", "explain", bundled["workload"], bundled["context"], "--home", held).stdout
     assert "net outcome" in said
     assert "negative control" in said
     assert (row["version"] is None) == ("of archetype" not in said and "only version" not in said)
 
 
 def test_a_lease_is_explained_as_the_pair_that_runs_on_it(held: Path) -> None:
-    (row,) = told("explain", "--home", held, "--lease", lease_id(1, WEEKS[0], 0))
-    assert told("explain", row["workload"], row["context"], "--home", held) == [row]
-    assert call("explain", "--home", held, "--lease", "ff" * 16).exit_code == 3
+    (row,) = told("findings", "explain", "--home", held, "--lease", lease_id(1, WEEKS[0], 0))
+    assert told("findings", "explain", row["workload"], row["context"], "--home", held) == [row]
+    assert call("findings", "explain", "--home", held, "--lease", "ff" * 16).exit_code == 3
 
 
 def test_a_pair_that_is_not_there_is_not_explained(held: Path) -> None:
-    result = call("explain", "zz", "00", "--home", held)
+    result = call("findings", "explain", "zz", "00", "--home", held)
     assert (result.exit_code, result.stdout) == (3, "")
 
 
 def test_a_bundle_is_published_by_hand_and_the_old_ones_stay(held: Path, tmp_path: Path) -> None:
     home = shutil.copytree(held, tmp_path / "provider")
-    (first,) = told("publish", "--home", home)
-    (second,) = told("publish", "--home", home)
+    (first,) = told("findings", "publish", "--home", home)
+    (second,) = told("findings", "publish", "--home", home)
     assert second["bundle"] == first["bundle"] + 1
-    listed = [told("findings", "--home", home, "--probability", 0, "--bundle", n["bundle"]) for n in (first, second)]
+    listed = [
+        told("findings", "list", "--home", home, "--probability", 0, "--bundle", n["bundle"]) for n in (first, second)
+    ]
     assert listed[0] == listed[1] != []
 
 
@@ -224,16 +228,17 @@ def test_a_catalogue_is_published_before_the_first_week_and_replaced_later(held:
         entries = tuple(CatalogueEntry(name, bytes(SKETCH_BYTES)) for name in known)
         write_catalogue(tmp_path / f"{number}.catalogue", entries)
     home = shutil.copytree(held, tmp_path / "provider")
-    (published,) = told("publish", "--home", home)
-    (row,) = told("catalogue", tmp_path / "1.catalogue", "--home", home)
+    (published,) = told("findings", "publish", "--home", home)
+    (row,) = told("findings", "catalogue", tmp_path / "1.catalogue", "--home", home)
     assert row == {"bundle": published["bundle"] + 1, "names": list(names)}
     before, after = (
-        told("findings", "--home", home, "--probability", 0, "--bundle", one["bundle"]) for one in (published, row)
+        told("findings", "list", "--home", home, "--probability", 0, "--bundle", one["bundle"])
+        for one in (published, row)
     )
     assert before == after != []
-    said = call("catalogue", tmp_path / "2.catalogue", "--home", home).stdout
+    said = call("findings", "catalogue", tmp_path / "2.catalogue", "--home", home).stdout
     assert said == f"bundle {row['bundle'] + 1} published, with a catalogue of 1 benchmark job\n"
-    (later,) = told("publish", "--home", home)
+    (later,) = told("findings", "publish", "--home", home)
     with closing(homes.open_provider(home, None, homes.settings_of(home))) as provider:
         newest = homes.open_publisher(home, provider.store).newest()
     assert newest is not None
@@ -242,7 +247,7 @@ def test_a_catalogue_is_published_before_the_first_week_and_replaced_later(held:
 
 def test_what_is_no_catalogue_is_not_published(held: Path, tmp_path: Path) -> None:
     (tmp_path / "x").write_text("bert=bert.json")
-    result = call("catalogue", tmp_path / "x", "--home", held)
+    result = call("findings", "catalogue", tmp_path / "x", "--home", held)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "not a catalogue" in result.stderr
 
@@ -252,7 +257,7 @@ def test_a_bundle_names_the_contexts_that_the_settings_name_and_no_others(held: 
     settings = home / "provider.toml"
     for text, names in (("", set()), (f'[names]\ncontexts = {{ "{CONTEXT}" = "H100, hall B" }}\n', {"H100, hall B"})):
         settings.write_text(f"[plan]\nweeks_per_epoch = 3\nwindows = [1, 2, 3]\n{text}")
-        told("publish", "--home", home)
+        told("findings", "publish", "--home", home)
         with closing(homes.open_provider(home, None, homes.settings_of(home))) as provider:
             newest = homes.open_publisher(home, provider.store).newest()
             assert newest is not None
@@ -289,17 +294,17 @@ def benchmark_jobs(file: Path, *, lift: float = 6.0) -> Path:
 @pytest.mark.nightly
 def test_benchmark_jobs_give_rules_and_first_rates(held: Path, tmp_path: Path) -> None:
     file = benchmark_jobs(tmp_path / "jobs.jsonl", lift=14.0)  # however strata are dealt, low is above 4
-    (row,) = told("learn", "--home", held, "--benchmarks", file)
+    (row,) = told("findings", "learn", "--home", held, "--benchmarks", file)
     assert [one["conditions"] for one in row["rules"]] == [["nccl in [2.18, 2.20)"]]
     assert row["rules"][0]["low"] > 3.0
     assert [one["context"] for one in row["newcomers"]] == [f"new {place}" for place in range(1, 8)]
     for one in row["newcomers"]:
         assert 0 < one["low"] < one["rate_per_1000_node_hours"] < one["high"]
         assert f"{CONTEXT}, at distance 1" in one["basis"]
-    said = call("learn", "--home", held, "--benchmarks", file).stdout
+    said = call("findings", "learn", "--home", held, "--benchmarks", file).stdout
     assert "rule: with nccl in [2.18, 2.20), benchmark jobs fail" in said
     assert "first rate of context new 1: " in said
-    (without,) = told("learn", "--home", held)
+    (without,) = told("findings", "learn", "--home", held)
     assert (without["rules"], without["newcomers"]) == ([], [])
     assert without["rates"] == row["rates"]
 
@@ -310,7 +315,7 @@ def test_rules_and_first_rates_are_published_and_rules_stay(held: Path, tmp_path
     file = benchmark_jobs(tmp_path / "jobs.jsonl")
     bundles = []
     for more in ((), ("--benchmarks", file), (), ("--benchmarks", benchmark_jobs(tmp_path / "even.jsonl", lift=1.0))):
-        assert call("publish", "--home", home, *more).exit_code == 0
+        assert call("findings", "publish", "--home", home, *more).exit_code == 0
         provider = homes.open_provider(home, None, homes.settings_of(home))
         bundles.append(open_signed(Bundle, provider.newest_bundle() or b"", provider.directory.provider))
         provider.close()
@@ -324,7 +329,7 @@ def test_a_bad_file_of_benchmark_jobs_publishes_nothing(held: Path, tmp_path: Pa
     file = benchmark_jobs(tmp_path / "jobs.jsonl")
     file.write_text(file.read_text().replace('"ok"', '"gremlins"', 1))
     before = (held / "provider.db").read_bytes()
-    result = call("publish", "--home", held, "--benchmarks", file)
+    result = call("findings", "publish", "--home", held, "--benchmarks", file)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "'gremlins' is neither ok nor a known cause" in result.stderr
     assert (held / "provider.db").read_bytes() == before
@@ -364,7 +369,7 @@ def test_own_failures_of_outages_are_recorded_once_from_the_first_hour_named(hel
     hours = {"n1": [released - 9, released + 20, released + 30], "n2": [released + 20]}
     rows = [f"{node},{hour},{hour + 1},gpu" for node, of in hours.items() for hour in of]
     (tmp_path / "outages.csv").write_text("\n".join(["node,start,end,kind", *rows]))
-    words = "own-failures", "--home", home, "--events", tmp_path / "outages.csv", "--start", 0, "--end"
+    words = "nodes", "own-failures", "--home", home, "--events", tmp_path / "outages.csv", "--start", 0, "--end"
     (row,) = told(*words, released + 25)
     assert row == {"start_hour": 0, "end_hour": released + 25, "failures": 3, "on_leases": 1, "leases": 1}
     again = call(*words, released + 25)
@@ -376,5 +381,5 @@ def test_own_failures_of_outages_are_recorded_once_from_the_first_hour_named(hel
 def test_own_failures_are_read_from_telemetry(held: Path, tmp_path: Path) -> None:
     home = with_lease(held, tmp_path, float(START), "n1")
     file = telemetry(tmp_path / "telemetry.parquet")
-    (row,) = told("own-failures", "--home", home, "--file", file, "--start", START, "--end", START + HOURS)
+    (row,) = told("nodes", "own-failures", "--home", home, "--file", file, "--start", START, "--end", START + HOURS)
     assert row["failures"] > row["on_leases"] == len(recorded(home)) >= 2

@@ -22,7 +22,7 @@ from provider_server.fleet.telemetry.inventory import Inventory
 from provider_server.fleet.telemetry.samples import Window
 from provider_server.program.cli import app
 from provider_server.program.operations.poller import STATE
-from provider_server.program.verbs.telemetry import HOURS
+from provider_server.program.verbs.feed import HOURS
 from tests.provider_server.test_live import HEATING, HOT, Scene, feed, scene
 from tests.support import schemas
 
@@ -50,7 +50,7 @@ def call(*words: object) -> Result:
 def told(*words: object) -> Any:
     result = call(*words, "--json")
     assert result.exit_code == 0, result.stderr
-    return schemas.held(f"pharoah-provider {words[0]}", result.stdout)
+    return schemas.held(schemas.form_of("pharoah-provider", words), result.stdout)
 
 
 def write(file: Path, corrected_in_h: np.ndarray, failed: np.ndarray, silent: np.ndarray | None = None) -> Path:
@@ -81,7 +81,7 @@ def planted(root: Path, *, shuffled: bool = False) -> Path:
 
 
 def hazard(root: Path, file: Path, *more: object) -> Any:
-    (row,) = told("hazard", "--home", root, "--file", file, "--start", START, "--end", END, *more)
+    (row,) = told("nodes", "hazard", "--home", root, "--file", file, "--start", START, "--end", END, *more)
     return row
 
 
@@ -125,18 +125,18 @@ def test_contexts_have_rates_and_ratios_of_their_own(tmp_path: Path) -> None:
     inventory = tmp_path / "inventory.toml"
     inventory.write_text("".join(f'[[node]]\nname = "n{n:03}"\nmodel = "{"HA"[n % 2 == 0]}"\n' for n in range(60)))
     window = "--file", file, "--inventory", inventory, "--start", START, "--end", END
-    (alone,) = told("hazard", "--home", tmp_path, *window)
+    (alone,) = told("nodes", "hazard", "--home", tmp_path, *window)
     assert [(one["context"], one["ratio"], one["nodes"]) for one in alone["contexts"]] == [(None, None, 60)]
-    told("contexts", "--home", tmp_path, *window)
+    told("nodes", "contexts", "--home", tmp_path, *window)
     before = (tmp_path / hardware.STATE).read_bytes()
-    (row,) = told("hazard", "--home", tmp_path, *window)
+    (row,) = told("nodes", "hazard", "--home", tmp_path, *window)
     assert (tmp_path / hardware.STATE).read_bytes() == before
     assert [one["nodes"] for one in row["contexts"]] == [30, 30]
     (usual,) = (one for one in row["contexts"] if one["ratio"] is None)
     (other,) = (one for one in row["contexts"] if one["ratio"] is not None)
     truth = 5.0 if "model A" in usual["description"] else 0.2
     assert other["ratio_low"] < truth < other["ratio_high"]
-    text = call("hazard", "--home", tmp_path, *window)
+    text = call("nodes", "hazard", "--home", tmp_path, *window)
     assert f"{other['failures']} in {other['node_hours']:,} node-hours of 30 nodes" in text.stdout
     assert "level 1: no hours at risk" in text.stdout
 
@@ -159,7 +159,7 @@ def test_what_does_not_count_is_said(tmp_path: Path) -> None:
     assert together.startswith("8 silences")
     assert row["quality"]["read"] == row["quality"]["used"] > 0
     assert row["doubts"]["node_hours_silent"] == 8 * 4 + hours - 120
-    shown = call("hazard", "--home", tmp_path, "--file", file, "--start", START, "--end", END)
+    shown = call("nodes", "hazard", "--home", tmp_path, "--file", file, "--start", START, "--end", END)
     assert f"left out: {together}" in shown.stderr
     assert "samples read" in shown.stderr
 
@@ -171,17 +171,17 @@ def test_files_that_are_said_to_be_in_order_of_time_give_the_same_and_others_say
     failed = np.random.default_rng(3).random((12, WARM_UP_H + 24)) < 0.02
     file = write(tmp_path / "telemetry.parquet", np.zeros(failed.shape), failed)
     window = "--start", START, "--end", START + 24
-    (plain,) = told("hazard", "--home", tmp_path, "--file", file, *window)
-    (ordered,) = told("hazard", "--home", tmp_path, "--file", file, *window, "--sorted")
+    (plain,) = told("nodes", "hazard", "--home", tmp_path, "--file", file, *window)
+    (ordered,) = told("nodes", "hazard", "--home", tmp_path, "--file", file, *window, "--sorted")
     assert ordered == plain
-    assert "late" not in call("hazard", "--home", tmp_path, "--file", file, *window, "--sorted").stderr
+    assert "late" not in call("nodes", "hazard", "--home", tmp_path, "--file", file, *window, "--sorted").stderr
     backwards = tmp_path / "backwards.parquet"
     days = [pl.read_parquet(file).filter(pl.col("time_s") // 86_400 == day) for day in range(FIRST // 24, END // 24)]
     parts = [backwards.with_stem(f"part {number}") for number in range(len(days))]
     for part, day in zip(parts, reversed(days), strict=True):
         day.write_parquet(part)
     files = [word for part in parts for word in ("--file", part)]
-    result = call("hazard", "--home", tmp_path, *files, *window, "--sorted")
+    result = call("nodes", "hazard", "--home", tmp_path, *files, *window, "--sorted")
     assert "late" in result.stderr
 
 
@@ -207,13 +207,13 @@ def test_without_failures_or_hours_nothing_is_made_up(tmp_path: Path) -> None:
     (tmp_path / "provider.toml").touch()
     still = np.zeros((10, WARM_UP_H + HOURS))
     file = write(tmp_path / "telemetry.parquet", still, still > 0)
-    result = call("hazard", "--home", tmp_path, "--file", file, "--start", START, "--end", END)
+    result = call("nodes", "hazard", "--home", tmp_path, "--file", file, "--start", START, "--end", END)
     assert result.exit_code == 3
     assert f"no failure in {10 * HOURS:,} node-hours at risk: at most 2.2 per 1,000" in result.stderr
-    later = call("hazard", "--home", tmp_path, "--file", file, "--start", END + 500, "--end", END + 600)
+    later = call("nodes", "hazard", "--home", tmp_path, "--file", file, "--start", END + 500, "--end", END + 600)
     assert later.exit_code == 3
     assert "no node-hours at risk" in later.stderr
-    assert call("hazard", "--home", tmp_path, "--file", file, "--start", 9, "--end", 9).exit_code == 2
+    assert call("nodes", "hazard", "--home", tmp_path, "--file", file, "--start", 9, "--end", 9).exit_code == 2
     start_s = START * 3600
     hour = ("hazard", "--home", tmp_path, "--file", tmp_path / "t.csv", "--start", START, "--end", START + 1)
     rows = [
@@ -225,7 +225,7 @@ def test_without_failures_or_hours_nothing_is_made_up(tmp_path: Path) -> None:
     assert "1 failure: GPU fell off the bus on n2" in call(*hour).stderr
     (tmp_path / "t.csv").write_text(f"time_s,metric,value,gpu,Hostname\n{start_s + 60},my_own_metric,1,0,n1\n")
     assert "no failure could be seen: no metric of this telemetry is known" in call(*hour).stderr
-    assert "prometheus_url" in call("hazard", "--home", tmp_path).stderr
+    assert "prometheus_url" in call("nodes", "hazard", "--home", tmp_path).stderr
 
 
 # ---- repaired --------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def worn(root: Path) -> Path:
 
 
 def contexts(root: Path, file: Path, end: int, start: int = 0) -> dict[str, int]:
-    told("contexts", "--home", root, "--file", file, "--start", FIRST + start, "--end", FIRST + end)
+    told("nodes", "contexts", "--home", root, "--file", file, "--start", FIRST + start, "--end", FIRST + end)
     return levels(root)
 
 
@@ -264,7 +264,7 @@ def test_a_repaired_node_begins_at_level_0_and_stays_there(tmp_path: Path, monke
     at(monkeypatch, REPAIRED_AT - 0.5)
     assert contexts(home, file, 90) == {WORN: 3, TWIN: 3, "n009": 0}
     shutil.copytree(home, untold)
-    (row,) = told("repaired", WORN, WORN, "--home", home)
+    (row,) = told("nodes", "repaired", WORN, WORN, "--home", home)
     back = {"node": WORN, "from_hour": FIRST + REPAIRED_AT, "level_before": 3}
     assert row == {**back, "level": 3, "probation_until_hour": FIRST + REPAIRED_AT + 336}
     assert levels(home) == {WORN: 0, TWIN: 3, "n009": 0}
@@ -284,7 +284,7 @@ def test_what_is_new_can_wear_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     file = worn(tmp_path)
     at(monkeypatch, 40.5)
     assert contexts(tmp_path, file, 40)[WORN] == 3
-    told("repaired", WORN, "--home", tmp_path)
+    told("nodes", "repaired", WORN, "--home", tmp_path)
     assert levels(tmp_path)[WORN] == 0
     at(monkeypatch, 90.5)
     assert contexts(tmp_path, file, 90)[WORN] == 3
@@ -295,7 +295,7 @@ def test_hours_before_a_repair_count_at_the_level_of_then(tmp_path: Path, monkey
     file = worn(tmp_path)
     at(monkeypatch, REPAIRED_AT - 0.5)
     contexts(tmp_path, file, 90)
-    told("repaired", WORN, "--home", tmp_path)
+    told("nodes", "repaired", WORN, "--home", tmp_path)
     kept, repairs = load(tmp_path), load_repairs(tmp_path)
     assert kept is not None
     window = Window(FIRST, FIRST + 140, 3600.0 * (FIRST + 141))
@@ -310,19 +310,19 @@ def test_hours_before_a_repair_count_at_the_level_of_then(tmp_path: Path, monkey
 @pytest.mark.nightly
 def test_an_unknown_name_is_refused_and_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "provider.toml").touch()
-    before = call("repaired", WORN, "--home", tmp_path)
+    before = call("nodes", "repaired", WORN, "--home", tmp_path)
     assert (before.exit_code, "contexts" in before.stderr) == (3, True)
     file = worn(tmp_path)
     at(monkeypatch, 91.0)
     contexts(tmp_path, file, 90)
-    result = call("repaired", WORN, "n00l", "--home", tmp_path)
+    result = call("nodes", "repaired", WORN, "n00l", "--home", tmp_path)
     assert result.exit_code == 2
     assert "n00l" in result.stderr
     assert "spelling" in result.stderr
     assert not (tmp_path / REPAIRS).exists()
     assert levels(tmp_path)[WORN] == 3
     (tmp_path / REPAIRS).write_text("[")
-    damaged = call("repaired", WORN, "--home", tmp_path)
+    damaged = call("nodes", "repaired", WORN, "--home", tmp_path)
     assert (damaged.exit_code, REPAIRS in damaged.stderr) == (2, True)
 
 

@@ -87,7 +87,7 @@ VERBS = list(verbs())
 AT_HOME = [verb for verb in VERBS if any(one.name == "home" for one in verb.command.params) and verb.words[-1] != "run"]
 UNTIL_TOLD = {  # serve whatever is there: an empty journal too, and a node without a report passes
     "pharoah-tenant page",
-    "pharoah-provider node-service",
+    "pharoah-provider nodes service",
 }
 
 

@@ -118,7 +118,7 @@ def test_paths_and_explanations_are_shown_without_a_connection(tmp_path: Path) -
         (tenant_client.program.cli.app, ["path", "lease-1", "--from", "0", "--to", "1", "--log", str(log), *tenant]),
         (tenant_client.program.cli.app, ["show", "lease-1", "--only", "explain", *tenant]),
         (tenant_client.program.cli.app, ["replacement", "lease-1", *tenant]),
-        (provider_server.program.cli.app, ["path", "n1", "n2", "--fabric", str(fabric), *provider]),
+        (provider_server.program.cli.app, ["nodes", "path", "n1", "n2", "--fabric", str(fabric), *provider]),
     ):
         done = CliRunner().invoke(app, words)
         assert done.exit_code == 0, done.output

@@ -12,13 +12,23 @@ from msgspec.structs import fields
 from typer.main import get_command
 
 from docs.measured import TAKEN_DOWN
-from federation.base.console import verbs_of
 from federation.protocol.causes import CAUSES
 from federation.protocol.change_rules import Rule
 from provider_server.fleet.analysis.buildup import signals
 from simulation.cloud.scenario import load, names
 from simulation.run.federation import TRUSTEES
-from tests.system.test_docs import ARCHITECTURE, DOCUMENTS, FENCED, INDENTED, PROGRAMS, README, ROOT, spans, table
+from tests.system.test_docs import (
+    ARCHITECTURE,
+    DOCUMENTS,
+    FENCED,
+    INDENTED,
+    PROGRAMS,
+    README,
+    ROOT,
+    ends,
+    spans,
+    table,
+)
 from tests.system.test_operate import FILES
 
 MENTION = re.compile(r"(?<![\w/.@-])(pharoah-(?:tenant|provider|trustee|sim))(?= )([^|;&()<>`\"'#\n]*)")
@@ -27,15 +37,6 @@ SETTING = re.compile(r"^\[(\w+)\] (\w+)(?= =|$)")
 FOREIGN = {"--exclude", "--order-seed"}  # of sbatch and pytest
 CHECK = ROOT / "docs/check.md"
 WORDS = {"three": 3, "four": 4, "five": 5, "six": 6, "eight": 8, "ten": 10, "twenty": 20}
-
-
-def ends(words: tuple[str, ...], command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """The verbs of a program, with the words that lead to each."""
-    if isinstance(command, click.Group):
-        for name, below in verbs_of(command).items():
-            yield from ends((*words, name), below)
-    else:
-        yield words, command
 
 
 VERBS = dict(pair for program, app in PROGRAMS.items() for pair in ends((program,), get_command(app)))

@@ -166,14 +166,14 @@ def said(running: Running, name: str, text: str) -> bool:
 def test_a_week_is_held_once_and_everybody_counts(federation: Running) -> None:
     start_hour = federation.next_week()
     told = federation.hold(start_hour)
-    schemas.held("pharoah-provider round", json.dumps([told]))
+    schemas.held("pharoah-provider rounds hold", json.dumps([told]))
     assert (told["contributors"], told["suspects"]) == (EVERYBODY, 0)
     assert 0 <= told["position"] < told["windows"]
     assert [federation.charges(tenant, start_hour) for tenant in range(1, 5)] == [1] * 4
     made = federation.release(start_hour)
     assert made is not None
     assert str(made.plan.round_id) == told["round_id"]
-    *_, shown = json.loads(provider(federation.places, "release", "--json"))
+    *_, shown = json.loads(provider(federation.places, "rounds releases", "--json"))
     assert shown["round_id"] == told["round_id"]
     assert shown["epsilon"] == pytest.approx(1.0, abs=1e-4)
     with pytest.raises(ProgramFailed, match="WeekHeld"):
@@ -187,7 +187,7 @@ def test_a_lease_becomes_a_claim_that_holds_by_the_providers_keys(federation: Ru
     lease = json.loads(run("tenant_client", "jobs", "--home", home, "--json"))["leases"][0]["lease"]
     told = json.loads(run("tenant_client", "evidence", lease, "--home", home, "--out", str(claim), "--json"))
     assert schemas.held("pharoah-tenant privacy evidence", json.dumps(told))["refused"] == ""
-    schemas.held("pharoah-provider keys", provider(places, "keys", "--out", str(keys), "--json"))
+    schemas.held("pharoah-provider trustees keys", provider(places, "trustees keys", "--out", str(keys), "--json"))
     said = run("tenant_client.program.claims.verify_claim", str(claim), str(keys)).splitlines()
     assert said[0] == "verified"
     assert any("the provider granted the lease" in line for line in said)

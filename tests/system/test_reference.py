@@ -57,7 +57,7 @@ def in_json(words: str, command: click.Command) -> Iterator[str]:
 
 def test_every_verb_with_json_has_a_schema_or_a_reason(generate: ModuleType) -> None:
     verbs = {verb for program, app in generate.PROGRAMS.items() for verb in in_json(program, get_command(app))}
-    # "pharoah-provider round --give-up" and "pharoah-tenant join INVITATION" are further forms of a verb.
+    # "pharoah-provider rounds hold --give-up" and "pharoah-tenant join INVITATION" are further forms of a verb.
     forms = [[word for word in form.split() if word[0] != "-" and word.islower()] for form in generate.JSON]
     assert {" ".join(words) for words in forms} == verbs - set(NO_SCHEMA)
     assert set(NO_SCHEMA) <= verbs
@@ -65,7 +65,7 @@ def test_every_verb_with_json_has_a_schema_or_a_reason(generate: ModuleType) -> 
 
 def test_what_is_held_to_a_schema_can_fail() -> None:
     row = {"file": "leases.jsonl", "leases": 2}
-    assert schemas.held("pharoah-provider lease", json.dumps([row])) == [row]
+    assert schemas.held("pharoah-provider leases record", json.dumps([row])) == [row]
     for wrong in ({"file": "leases.jsonl"}, row | {"more": 1}, row | {"leases": "2"}):
         with pytest.raises((AssertionError, msgspec.ValidationError)):
-            schemas.held("pharoah-provider lease", json.dumps([wrong]))
+            schemas.held("pharoah-provider leases record", json.dumps([wrong]))

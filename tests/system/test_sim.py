@@ -138,11 +138,13 @@ def test_check_answers_with_its_exit_code(played: Path) -> None:
 
 def test_the_provider_lists_its_releases_and_findings(played: Path) -> None:
     home = str(played / "homes" / "provider")
-    releases = schemas.held("pharoah-provider release", call("provider", "release", "--home", home, "--json").stdout)
+    releases = schemas.held(
+        "pharoah-provider rounds releases", call("provider", "rounds", "releases", "--home", home, "--json").stdout
+    )
     first, second = (row["start_hour"] for row in releases)
     assert second == first + 168
     assert all(row["contributors"] == 8 for row in releases)
-    assert json.loads(call("provider", "findings", "--probability", "0", "--home", home, "--json").stdout)
+    assert json.loads(call("provider", "findings", "list", "--probability", "0", "--home", home, "--json").stdout)
 
 
 def test_the_pages_of_both_sides_open_in_the_homes_of_a_run(played: Path) -> None:
@@ -161,7 +163,7 @@ def test_the_pages_of_both_sides_open_in_the_homes_of_a_run(played: Path) -> Non
 def test_a_missing_home_or_scenario_is_an_error_with_a_hint(program: str, tmp_path: Path) -> None:
     wrong = {
         "tenant": ["privacy", "budget", "--home", str(tmp_path)],
-        "provider": ["release", "--home", str(tmp_path)],
+        "provider": ["rounds", "releases", "--home", str(tmp_path)],
         "sim": ["run", "--scenario", "no-such"],
     }
     result = call(program, *wrong[program])

@@ -93,8 +93,8 @@ class Cloud:
         return self.places.root / f"job-{job}.out"
 
     def follow(self) -> list[dict[str, Any]]:
-        """What `pharoah-provider slurm` tells."""
-        rows: list[dict[str, Any]] = json.loads(self.provider("slurm", "--json"))
+        """What `pharoah-provider leases slurm` tells."""
+        rows: list[dict[str, Any]] = json.loads(self.provider("leases", "slurm", "--json"))
         return rows
 
     def provider(self, *words: str) -> str:
@@ -140,7 +140,7 @@ def prepare(cloud: Cloud) -> None:
     for number, home in enumerate(cloud.places.tenant_homes, start=1):
         (home / "policy.toml").write_text((home / "policy.toml").read_text() + "epsilon_per_window = 100.0\n")
         key = root / f"{number}.lease-key"
-        cloud.provider("lease-key", names[home], "--out", str(key))
+        cloud.provider("leases", "key", names[home], "--out", str(key))
         cloud.as_tenant(number, "join", "--lease-key", str(key))
     for folder in ("traces", "faults"):
         (root / folder).mkdir()
@@ -169,7 +169,7 @@ def date_back(cloud: Cloud) -> None:
 @contextmanager
 def following(cloud: Cloud) -> Iterator[None]:
     """Within it the provider follows Slurm."""
-    words = ["slurm", "--every-s", "1", "--since-h", "0.1", "--home", str(cloud.places.provider)]
+    words = ["leases", "slurm", "--every-s", "1", "--since-h", "0.1", "--home", str(cloud.places.provider)]
     command = [sys.executable, "-m", "provider_server", *words]
     with (cloud.places.root / "slurm.log").open("wb") as log, subprocess.Popen(
         command, env={**processes.environment(), **cloud.cluster.environment}, stdout=log, stderr=log

@@ -237,7 +237,7 @@ class Fitted:
 
     @classmethod
     def of(cls, fitted: Evidence, judged: Evidence, metrics: Sequence[str]) -> "Fitted":
-        """Fits the hazard by context and level, as `hazard` does, on the levels of these metrics."""
+        """Fits the hazard by context and level, as `nodes hazard` does, on the levels of these metrics."""
         levels = fitted.before(metrics)
         rates = fit_levels(fitted.table(levels)).rates.value
         hours, failures = judged.by_node(levels)

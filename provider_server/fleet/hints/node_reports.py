@@ -13,12 +13,15 @@ Only the provider's own telemetry goes in: no release, lease, tenant or token. S
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from crypto.errors import DecodeError, PharoahError
-from provider_server.fleet.hints.node_hazard import NodeState
-from provider_server.fleet.learning.hardware import Kept
+
+if TYPE_CHECKING:  # prologs read reports on each node: no learning is loaded for it
+    from provider_server.fleet.hints.node_hazard import NodeState
+    from provider_server.fleet.learning.hardware import Kept
 
 FILE = "nodes.json"
 STALE_H = 3  # an older report says nothing of a node
@@ -27,7 +30,7 @@ STALE_H = 3  # an older report says nothing of a node
 class NoNodes(PharoahError):
     """No hour of telemetry was reported yet."""
 
-    default_hint = "run `pharoah-provider watch-nodes` or `serve`, with telemetry, for an hour"
+    default_hint = "run `pharoah-provider nodes watch` or `serve`, with telemetry, for an hour"
 
 
 class OutputFailed(Exception):
@@ -68,7 +71,7 @@ class NodeReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.node}: {self.standing(least_level)}: {heard} ({place})"
 
 
-def reports(kept: Kept, states: Mapping[str, NodeState], hour: int) -> list[NodeReport]:
+def reports(kept: "Kept", states: "Mapping[str, NodeState]", hour: int) -> list[NodeReport]:
     """Every node that telemetry names, by name."""
     by_number = {context.number: context for context in kept.contexts.contexts}
     found = []

@@ -8,7 +8,7 @@ counted in `quality`, and belongs beside every result. A state (`Kept`) carries 
 levels on to the next stretch. Stretches may overlap: an hour enters the state once.
 
 Where hardware was replaced (`Repair`), a node begins anew: from that hour on its level speaks of nothing before. The
-repairs lie in a file of their own, which only `record_repairs` writes. So neither `contexts` nor the poller of a
+repairs lie in a file of their own, which only `record_repairs` writes. So neither `nodes contexts` nor the poller of a
 running provider, which write states of their own, can undo one, and both keep to it however often they read the hours
 before.
 """
@@ -42,7 +42,7 @@ REPAIRS = "repairs.json"
 class UnknownNodes(Refusal):
     """A repair names nodes that telemetry has never shown."""
 
-    default_hint = "check the spelling; new nodes become known when `pharoah-provider contexts` runs"
+    default_hint = "check the spelling; new nodes become known when `pharoah-provider nodes contexts` runs"
 
 
 @dataclass(frozen=True)

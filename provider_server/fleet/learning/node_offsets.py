@@ -1,6 +1,6 @@
 """What single nodes are like by their own failures: by how much each fails more often than its context does.
 
-    outages ─ analysis.probation ─▶ failures K and expected H of every node, kept in the home by `hazard --keep`
+    outages ─ analysis.probation ─▶ failures K and expected H of every node, kept in the home by `nodes hazard --keep`
     K, H, contexts, repairs ─ NodeOffsets.by_node ─▶ (a + K) / (a + H ρ)
 
 A gamma frailty of mean 1 and variance 1/a, as in `analysis.probation`: a node that failed as often as its context does

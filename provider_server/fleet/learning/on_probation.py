@@ -3,13 +3,14 @@
     repairs.json ─┐
     probation.json, or the table that is shipped ─┴─▶ OnProbation ─▶ least levels: new leases, hints, the fleet map
 
-How much likelier is learnt (`analysis.probation`): by `pharoah-provider hazard --events … --keep` from the fleet's own
-outages, which `probation.json` in the home then holds, else from a public trace. The worst level that a ratio reaches
-in `LEVEL_RATIOS` is the least that the node counts at; its telemetry may raise it further, and cannot lower it.
+How much likelier is learnt (`analysis.probation`): by `pharoah-provider nodes hazard --events … --keep` from the
+fleet's own outages, which `probation.json` in the home then holds, else from a public trace. The worst level that a
+ratio reaches in `LEVEL_RATIOS` is the least that the node counts at; its telemetry may raise it further, and cannot
+lower it.
 
-Guarantees. Build-up itself, and what `contexts` and `hazard` learn of levels, knows nothing of probation: what a level
-costs is estimated on drift alone, and probation by a covariate of its own. Silence is not taken for calm: a node that
-has not been heard since is left as it is.
+Guarantees. Build-up itself, and what `nodes contexts` and `nodes hazard` learn of levels, knows nothing of probation:
+what a level costs is estimated on drift alone, and probation by a covariate of its own. Silence is not taken for calm:
+a node that has not been heard since is left as it is.
 
 Not promised: what a repair was. A node that came back with the same fault, and one with a new board, are alike here.
 """

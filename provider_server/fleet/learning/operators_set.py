@@ -1,7 +1,7 @@
 """The findings that operators see: of tenants' sums and of what the provider saw itself. Not for tenants.
 
     Publisher ─┬─ bundle: signed, sent to tenants
-               └─ OperatorsSet: stored beside it under its number, read by the provider's page and `explain`
+               └─ OperatorsSet: stored beside it under its number, read by the provider's page and `findings explain`
 
 It has the entries of a bundle, so that pages read both alike. It is no message: nothing signs it, its bytes begin with
 a mark that no decoder of messages takes, and no answer to a tenant reads its table.

@@ -33,7 +33,8 @@ class HeldBack(Refusal):
     """A bundle that would predict worse than the one in force."""
 
     default_hint = (
-        "find the reason with `pharoah-provider learn`; then publish with `pharoah-provider publish --accept`"
+        "find the reason with `pharoah-provider findings learn`;"
+        " then publish with `pharoah-provider findings publish --accept`"
     )
 
 

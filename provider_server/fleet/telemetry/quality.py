@@ -100,18 +100,7 @@ class Quality:
 
     def row(self) -> "QualityRow":
         """For a machine."""
-        counts: list[CountRow] = [
-            {"reason": one.reason.value, "metric": one.metric, "count": one.count} for one in self.counts
-        ]
-        return {"read": self.read, "used": self.used, "dropped": self.dropped, "counts": counts}
-
-
-class CountRow(TypedDict):
-    """A `Count` in JSON."""
-
-    reason: str
-    metric: str
-    count: int
+        return {"read": self.read, "used": self.used, "dropped": self.dropped, "counts": self.counts}
 
 
 class QualityRow(TypedDict):
@@ -120,7 +109,7 @@ class QualityRow(TypedDict):
     read: int
     used: int
     dropped: int
-    counts: list[CountRow]
+    counts: tuple[Count, ...]
 
 
 class Tally:

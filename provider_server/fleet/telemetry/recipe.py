@@ -47,7 +47,7 @@ class Recipe:
         if missing := sorted(FAILURES - self.metrics.keys()):
             raise BadTable(
                 f"a recipe has no {' and no '.join(missing)}, which failures are read from",
-                hint="let `pharoah-provider recipe --out` write it",
+                hint="let `pharoah-provider nodes recipe --out` write it",
             )
 
     @property

@@ -114,11 +114,11 @@ def _attention(
 ) -> list[str]:
     texts = []
     if not tenants:
-        texts.append("no tenant is enrolled: run `pharoah-provider enrol`")
+        texts.append("no tenant is enrolled: run `pharoah-provider tenants enrol`")
     if waits and tenants and not serving:
         texts.append(f"hours {waits[0]}–{waits[1]} are due: run `pharoah-provider serve`")
     if last and last.state not in ENDED:
-        texts.append(f"round {last.round_id[:12]} is {last.state}: run `pharoah-provider round` to continue it")
+        texts.append(f"round {last.round_id[:12]} is {last.state}: run `pharoah-provider rounds hold` to continue it")
     if days is not None and days < EXPIRES_SOON_D:
         end = f"expires in {counted_as(round(days), 'day')}" if days > 0 else "has expired"
         texts.append(f"the TLS certificate {end}: run `pharoah-provider renew-certificate`")

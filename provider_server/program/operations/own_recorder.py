@@ -1,4 +1,4 @@
-"""Records the provider's own failures from telemetry while it serves, as `own-failures` does by hand.
+"""Records the provider's own failures from telemetry while it serves, as `nodes own-failures` does by hand.
 
 It begins as soon as `[telemetry] prometheus_url` is set: it costs no tenant anything, since only operators see what it
 makes of findings. Hours count once, and only those that are over: what is due is whatever lies between the last

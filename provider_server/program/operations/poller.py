@@ -9,7 +9,8 @@ newest is looked at. Hints and the state of their episodes are committed first, 
 home) after that: whoever is killed in between reads the same hour again, and says nothing twice. What a node did before
 its hardware was replaced (`repairs.json`) counts no more; till an hour after that is read, it is unheard at level 0.
 From then on it is on probation: its level is at least what `learning.on_probation` says of the time since. Rates are
-those of its context, times what its own failures say of it, if `hazard --keep` has kept that (`learning.node_offsets`).
+those of its context, times what its own failures say of it, if `nodes hazard --keep` has kept that
+(`learning.node_offsets`).
 
 What is missing (Prometheus, a series, a node, contexts, a bundle, the nodes of a lease) is counted in the metrics and
 never becomes a hint. The poller shares no lock with rounds, and its failures end nothing but one poll.
@@ -155,7 +156,7 @@ class Live:
             return False
         kept = hardware.load(self._home)
         if kept is None:
-            raise NotReady("nodes have no contexts yet", hint="run `pharoah-provider contexts`")
+            raise NotReady("nodes have no contexts yet", hint="run `pharoah-provider nodes contexts`")
         state = self._build_up_state(kept)
         self._read_to = max(_hour_of(state) + 1, end_hour - LONGEST_H)
         if is_new := self._read_to < end_hour:
@@ -171,7 +172,7 @@ class Live:
         return is_new
 
     def _build_up_state(self, kept: Kept) -> bytes:
-        """The newer of the states stored by the last poll and by `contexts`."""
+        """The newer of the states stored by the last poll and by `nodes contexts`."""
         try:
             own = (self._home / STATE).read_bytes()
             return own if _hour_of(own) >= _hour_of(kept.build_up) else kept.build_up

@@ -53,7 +53,7 @@ class NodeMetrics:
 
 
 class PlanMetrics:
-    """Placement and tests of nodes, by the defaults of `placement` and `probes`; nodes that are gone are removed.
+    """Placement and tests of nodes, by the defaults of `nodes placement` and `probes`; nodes that are gone are removed.
 
     Leases are not looked at: a test may have to wait.
     """

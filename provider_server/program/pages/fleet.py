@@ -50,7 +50,7 @@ class ContextView:
 
 
 def fleet(seen: Snapshot) -> tuple[ContextView, ...]:
-    """All contexts, by number; empty before the first `pharoah-provider contexts`."""
+    """All contexts, by number; empty before the first `pharoah-provider nodes contexts`."""
     if seen.kept is None:
         return ()
     rates = _rates(seen, seen.kept)

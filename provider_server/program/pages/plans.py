@@ -1,6 +1,7 @@
 """What the provider's own telemetry advises: nodes for long and for short jobs, tests to run next, spares.
 
-The figures are those of `placement`, `probes` and `spares`; whoever serves the page hands them in. No tenant is named.
+The figures are those of `nodes placement`, `probes` and `spares`; whoever serves the page hands them in. No tenant is
+named.
 """
 
 from dataclasses import dataclass

@@ -39,30 +39,20 @@ class PairRow(TypedDict):
     alternatives: list[str]
 
 
-class GroupRow(TypedDict):
-    """Versions that fail alike, and their rate over that of the archetype."""
-
-    versions: list[str]
-    ratio: float
-    low: float
-    high: float
-    failures: float
-
-
 class VersionsRow(TypedDict):
     """An archetype; `alike` is the probability that each two versions fail alike, in their order."""
 
     archetype: str
     versions: list[str]
     alike: list[list[float]]
-    groups: list[GroupRow]
+    groups: list[Group]
 
 
 class VersionRow(TypedDict):
     """A workload's group of versions, and the probability that each other version fails alike."""
 
     archetype: str
-    group: GroupRow
+    group: Group
     alike: dict[str, float]
 
 
@@ -234,7 +224,7 @@ def version_rows(findings: Findings) -> list[VersionsRow]:
             "archetype": archetype,
             "versions": list(found.versions),
             "alike": found.alike.round(4).tolist(),
-            "groups": [_group_row(group) for group in found.groups],
+            "groups": list(found.groups),
         }
         for archetype, found in findings.versions.items()
         if len(found.versions) > 1
@@ -249,7 +239,7 @@ def version_row(findings: Findings, workload: str) -> VersionRow | None:
             others = [other for other in found.versions if other != workload]
             return {
                 "archetype": archetype,
-                "group": _group_row(group),
+                "group": group,
                 "alike": {other: round(found.probability_alike(workload, other), 4) for other in others},
             }
     return None
@@ -290,7 +280,7 @@ def version_lines(rows: Sequence[VersionsRow]) -> Iterator[str]:
     if rows:
         yield f"versions: they fail differently in {len(split)} of {counted_as(len(rows), 'archetype')} with several"
     for row in split:
-        groups = "; ".join(f"{_names(group['versions'])} {_ratio(group)}" for group in row["groups"])
+        groups = "; ".join(f"{_names(group.versions)} {_ratio(group)}" for group in row["groups"])
         yield f"  archetype {row['archetype'][:DIGITS]}: {groups}"
 
 
@@ -299,7 +289,7 @@ def version_line(row: VersionRow) -> str:
     alike = [f"{other[:DIGITS]} ({probability:.2f})" for other, probability in row["alike"].items()]
     if not alike:
         return f"it is the only version of archetype {row['archetype'][:DIGITS]}"
-    same = len(row["group"]["versions"]) - 1
+    same = len(row["group"].versions) - 1
     return (
         f"archetype {row['archetype'][:DIGITS]}: grouped with {same} of {counted_as(len(alike), 'other version')}; rate"
         f" {_ratio(row['group'])} times the archetype's; probability to fail alike: {', '.join(alike)}"
@@ -325,19 +315,9 @@ def newcomer_lines(rows: Sequence[NewcomerRow]) -> Iterator[str]:
         yield f"first rate of context {row['context']}: {failures}; {row['basis']}"
 
 
-def _group_row(group: Group) -> GroupRow:
-    return {
-        "versions": list(group.versions),
-        "ratio": group.ratio,
-        "low": group.low,
-        "high": group.high,
-        "failures": group.failures,
-    }
-
-
 def _names(versions: Sequence[str]) -> str:
     return " = ".join(version[:DIGITS] for version in versions)
 
 
-def _ratio(row: GroupRow) -> str:
-    return f"{row['ratio']:.2f} ({row['low']:.2f}–{row['high']:.2f})"
+def _ratio(group: Group) -> str:
+    return f"{group.ratio:.2f} ({group.low:.2f}–{group.high:.2f})"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from provider_server.fleet.analysis.contexts import ContextMap  # loads scikit-learn
 
 NO_CONTEXT = -1  # the number for all nodes without a context
-UNSORTED = "nodes not yet assigned by `pharoah-provider contexts`"
+UNSORTED = "nodes not yet assigned by `pharoah-provider nodes contexts`"
 Bounded = tuple[float | None, float | None, float | None]  # an estimate and its interval
 NO_NUMBER: Bounded = (None, None, None)
 

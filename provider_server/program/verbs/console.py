@@ -1,22 +1,18 @@
 """Options, output and exit codes that the verbs of `pharoah-provider` share.
 
-Exit codes: 0 ok, 2 failed or refused, 3 no data yet. Verbs import heavy libraries inside their functions, so that
-`--help` is instant.
+Exit codes: 0 ok, 2 failed or refused, 3 no data yet.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
-from federation.base.console import Console, HomeFolder
+from federation.base.console import Console, HomeFolder, InputFile
 from federation.base.homes import Role
+from federation.base.logs import Format
 from federation.base.screen import show, show_json
-
-if TYPE_CHECKING:
-    from provider_server.rounds.store.store import Store
 
 _console = Console("pharoah-provider")
 say_error, failing = _console.say_error, _console.failing
@@ -41,6 +37,13 @@ Database = Annotated[
         show_default=False,
     ),
 ]
+Reports = Annotated[
+    Path | None,
+    typer.Option(
+        "--file", click_type=InputFile(), help="A copy of nodes.json, instead of the home's.", show_default=False
+    ),
+]
+LogFormat = Annotated[Format, typer.Option(help="Format of log lines: json, or text for people.")]
 
 
 def print_rows(rows: Sequence[Row], lines: Callable[[Row], str | list[str]], *, as_json: bool) -> None:
@@ -58,33 +61,8 @@ def nothing_yet(what: str) -> typer.Exit:
     return typer.Exit(3)
 
 
-@contextmanager
-def opened(home: Path | None, database: str | None, *, create: bool = False) -> "Iterator[Store]":
-    """The provider's store, closed afterwards."""
-    from provider_server.rounds.home import founded
-    from provider_server.rounds.store.store import Store
-
-    where = _where(home, database)
-    if create and isinstance(where, Path):
-        where.parent.mkdir(parents=True, exist_ok=True)
-    with failing():
-        if home and not (database or create or (home / "provider.db").exists()):
-            founded(home)
-        with closing(Store(where, create=create)) as store:
-            yield store
-
-
 def required(home: Path | None) -> Path:
     """The home, for a verb that needs one."""
     if home is None:
         raise typer.BadParameter("pass the provider's home with --home, or set PHAROAH_PROVIDER_HOME")
     return home
-
-
-def _where(home: Path | None, database: str | None) -> Path | str:
-    """The named database, or else the one in the home."""
-    if database:
-        return database
-    if home is None:
-        raise typer.BadParameter("pass --home or --database")
-    return home / "provider.db"

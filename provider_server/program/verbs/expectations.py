@@ -1,36 +1,17 @@
-"""The verb that shows what leases deliver on each context: `expectations`."""
+"""The verb that shows what leases deliver on each context: `findings expectations`."""
 
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
 from federation.base.console import AsJson
 from federation.base.screen import show, show_json
 from federation.protocol.subjects import GOODPUT_EDGES, Subject
+from provider_server.fleet.analysis.attainment import AttainedShare, ContextGoodput, GoodputQuantile, by_context
 from provider_server.program.verbs.console import Database, Home, required
-from provider_server.program.verbs.counted import newest_counting
-
-if TYPE_CHECKING:
-    from provider_server.fleet.analysis.attainment import ContextGoodput
+from provider_server.program.verbs.opening import newest_counting
 
 MISSED = 1
-
-
-class AttainedRow(TypedDict):
-    """The share of leases whose goodput was at least `goodput`, with its 95% interval."""
-
-    goodput: float
-    share: float
-    low: float
-    high: float
-
-
-class QuantileRow(TypedDict):
-    """The goodput that this share of the leases stayed below lies from `low` to `high`, by the 95% intervals."""
-
-    share: float
-    low: float
-    high: float
 
 
 class ContextRow(TypedDict):
@@ -39,8 +20,8 @@ class ContextRow(TypedDict):
     context: str
     name: str
     units: float
-    attained: list[AttainedRow]
-    quantiles: list[QuantileRow]
+    attained: tuple[AttainedShare, ...]
+    quantiles: tuple[GoodputQuantile, ...]
     p_value: float
     missed: bool
 
@@ -74,8 +55,6 @@ def expectations(
     """
     if target not in GOODPUT_EDGES[1:]:
         raise typer.BadParameter("it is 0.5, 0.8, 0.9 or 0.95", param_hint="--target")
-    from provider_server.fleet.analysis.attainment import by_context
-
     lacking = "no release counts goodput: set goodput_share in provider.toml, see docs/fabric.md"
     newest, names = newest_counting(Subject.GOODPUT, required(home), database, lacking)
     table = newest.table(Subject.GOODPUT)
@@ -97,13 +76,13 @@ def expectations(
     raise typer.Exit(MISSED if any(one.is_missed for one in found) else 0)
 
 
-def _row(one: "ContextGoodput", name: str) -> ContextRow:
+def _row(one: ContextGoodput, name: str) -> ContextRow:
     return {
         "context": one.context,
         "name": name,
         "units": one.units,
-        "attained": [{"goodput": a.goodput, "share": a.share, "low": a.low, "high": a.high} for a in one.attained],
-        "quantiles": [{"share": q.share, "low": q.low, "high": q.high} for q in one.quantiles],
+        "attained": one.attained,
+        "quantiles": one.quantiles,
         "p_value": one.p_value,
         "missed": one.is_missed,
     }
@@ -113,11 +92,10 @@ def _lines(row: ContextRow, view: ExpectationsView) -> list[str]:
     said = f"fewer than {view['aim']:.0%} reach {view['target']:.0%}" if row["missed"] else "not named"
     total = f"{row['units']:.0f} leases (noise of a band ± {view['noise_sd']:.0f})"
     shares = "; ".join(
-        f"{one['goodput']:.0%} in {one['share']:.0%} ({one['low']:.0%} to {one['high']:.0%})" for one in row["attained"]
+        f"{one.goodput:.0%} in {one.share:.0%} ({one.low:.0%} to {one.high:.0%})" for one in row["attained"]
     )
     between = "; ".join(
-        f"lowest {one['share']:.0%}: up to {one['low']:.0%} at least, {one['high']:.0%} at most"
-        for one in row["quantiles"]
+        f"lowest {one.share:.0%}: up to {one.low:.0%} at least, {one.high:.0%} at most" for one in row["quantiles"]
     )
     return [
         f"{row['name'] or row['context'][:12]}: {said}: {total}, p = {row['p_value']:.1g}",

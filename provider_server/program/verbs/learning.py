@@ -1,26 +1,39 @@
 """Verbs that analyse releases and publish: learn, explain, publish, catalogue."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
+import numpy as np
 import typer
 
+from crypto.signing import reopened
+from federation.base.catalogue_file import read_catalogue
 from federation.base.clock import now_hour
 from federation.base.console import InputFile
 from federation.base.visible import counted_as
+from federation.protocol.bundle import Bundle
+from federation.protocol.round_messages import finest_row
+from provider_server.fleet.learning import hardware
+from provider_server.fleet.learning.benchmark_jobs import read, rules_from
+from provider_server.fleet.learning.findings import Findings
+from provider_server.fleet.learning.new_contexts import NewContext, new_contexts
+from provider_server.fleet.learning.publication_gate import check
+from provider_server.fleet.leases import Lease
+from provider_server.fleet.release import Release
+from provider_server.program.reporting.findings_text import (
+    LearntRow,
+    explanation_lines,
+    explanation_row,
+    learnt_lines,
+    learnt_row,
+)
 from provider_server.program.verbs.console import AsRows, Database, Home, failing, nothing_yet, print_rows, required
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from contextlib import AbstractContextManager
-
-    from provider_server.fleet.learning.findings import Findings
-    from provider_server.fleet.learning.new_contexts import NewContext
-    from provider_server.fleet.leases import Lease
-    from provider_server.fleet.release import Release
-    from provider_server.program.reporting.findings_text import LearntRow
-    from provider_server.rounds.provider import Provider
-    from provider_server.rounds.publisher import Publisher
+from provider_server.rounds import home as homes
+from provider_server.rounds.provider import Provider
+from provider_server.rounds.publisher import Publisher
 
 Benchmarks = Annotated[
     Path | None,
@@ -45,8 +58,6 @@ def learn(
 
     Findings are for operators: failures that the provider saw itself are in them, which no bundle tells tenants.
     """
-    from provider_server.program.reporting.findings_text import learnt_lines, learnt_row
-
     with _learning(home, database) as (provider, publisher, releases):
         learnt = _learnt(publisher, releases, as_tenants=as_tenants)
         findings, newcomers = _benchmarked(required(home), provider, learnt, releases, benchmarks)
@@ -61,22 +72,14 @@ def learn(
     print_rows([row], learnt_lines, as_json=as_json)
 
 
-def _learnt(publisher: "Publisher", releases: "Sequence[Release]", *, as_tenants: bool) -> "Findings":
+def _learnt(publisher: Publisher, releases: Sequence[Release], *, as_tenants: bool) -> Findings:
     return publisher.learn(releases) if as_tenants else publisher.learn_for_operators(releases)
 
 
 def _benchmarked(
-    home: Path, provider: "Provider", findings: "Findings", releases: "Sequence[Release]", file: Path | None
-) -> "tuple[Findings, tuple[NewContext, ...]]":
+    home: Path, provider: Provider, findings: Findings, releases: Sequence[Release], file: Path | None
+) -> tuple[Findings, tuple[NewContext, ...]]:
     """Findings with rules from benchmark jobs, and first rates of contexts that have none."""
-    from dataclasses import replace
-
-    import numpy as np
-
-    from provider_server.fleet.learning import hardware
-    from provider_server.fleet.learning.benchmark_jobs import read, rules_from
-    from provider_server.fleet.learning.new_contexts import new_contexts
-
     jobs, known, newest = read(file) if file else (), hardware.load(home), releases[-1].plan
 
     def level_0(name: str) -> str:
@@ -88,35 +91,20 @@ def _benchmarked(
     return findings, new_contexts(findings.rates, jobs, contexts_now, level_0, newest.band_edges_hours)
 
 
-def _learning(
-    home: Path | None, database: str | None
-) -> "AbstractContextManager[tuple[Provider, Publisher, list[Release]]]":
+@contextmanager
+def _learning(home: Path | None, database: str | None) -> Iterator[tuple[Provider, Publisher, list[Release]]]:
     """The provider, its publisher and its releases; exit code 3 before the first."""
-    from contextlib import contextmanager
-
-    from provider_server.rounds import home as homes
-
-    @contextmanager
-    def opened() -> "Iterator[tuple[Provider, Publisher, list[Release]]]":
-        place = required(home)
-        with failing():
-            provider = homes.open_provider(place, database, homes.settings_of(place))
-            try:
-                publisher = homes.open_publisher(place, provider.store)
-                releases = publisher.releases()
-                if not releases:
-                    raise nothing_yet("no release yet")
-                yield provider, publisher, releases
-            finally:
-                provider.close()
-
-    return opened()
+    place = required(home)
+    with failing(), closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
+        publisher = homes.open_publisher(place, provider.store)
+        releases = publisher.releases()
+        if not releases:
+            raise nothing_yet("no release yet")
+        yield provider, publisher, releases
 
 
-def _names(home: Path, provider: "Provider", newest: "Release") -> "dict[str, str]":
+def _names(home: Path, provider: Provider, newest: Release) -> dict[str, str]:
     """Names for tokens of the newest epoch: the provider knows those of its own contexts and levels."""
-    from provider_server.fleet.learning import hardware
-
     known = hardware.load(home)
     names: dict[str, str] = {}
     for context in known.contexts.contexts if known else ():
@@ -141,8 +129,6 @@ def explain(
 
     It is for operators: failures that the provider saw itself are in it, which no bundle tells tenants.
     """
-    from provider_server.program.reporting.findings_text import explanation_lines, explanation_row
-
     with _learning(home, database) as (provider, publisher, releases):
         findings = _learnt(publisher, releases, as_tenants=as_tenants)
         names = _names(required(home), provider, releases[-1])
@@ -154,20 +140,18 @@ def explain(
         if len(matches) != 1:
             raise nothing_yet(
                 f"{counted_as(len(matches), 'pair')} found for these tokens, not one:"
-                " list them with `pharoah-provider learn --json`"
+                " list them with `pharoah-provider findings learn --json`"
             )
     print_rows([explanation_row(matches[0], findings, names)], explanation_lines, as_json=as_json)
 
 
-def _pair_of(lease: "Lease", findings: "Findings") -> tuple[str, str]:
+def _pair_of(lease: Lease, findings: Findings) -> tuple[str, str]:
     """The tokens of the workload's row and of the context that a lease runs as, or what no token begins with."""
-    from federation.protocol.round_messages import finest_row
-
     workload = finest_row(lease.labels, {one.workload for one in findings.pairs})
     return workload or NO_ROW, lease.labels.get("context", NO_ROW)
 
 
-def _the_one(leases: "Sequence[Lease]", digits: str) -> "Lease":
+def _the_one(leases: Sequence[Lease], digits: str) -> Lease:
     matches = [lease for lease in leases if str(lease.lease).startswith(digits)]
     if len(matches) != 1:
         raise nothing_yet(f"{counted_as(len(matches), 'lease')} since the first release begin with {digits!r}, not one")
@@ -193,10 +177,6 @@ def publish(
     as_json: AsRows = False,
 ) -> None:
     """Learn from all releases and publish the next bundle, unless it predicts the held-out newest week worse."""
-    from crypto.signing import reopened
-    from federation.protocol.bundle import Bundle
-    from provider_server.fleet.learning.publication_gate import check
-
     with _learning(home, database) as (provider, publisher, releases):
         review = publisher.review(releases)
         if not accept:
@@ -239,13 +219,6 @@ def catalogue(
     Tenants get it when the next round begins. Leases that they have registered keep their tokens, so publish a
     catalogue before the first week, or when an epoch of tokens ends.
     """
-    from contextlib import closing
-
-    from crypto.signing import reopened
-    from federation.base.catalogue_file import read_catalogue
-    from federation.protocol.bundle import Bundle
-    from provider_server.rounds import home as homes
-
     place = required(home)
     with failing():
         entries = read_catalogue(file)

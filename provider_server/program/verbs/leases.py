@@ -1,22 +1,28 @@
-"""`pharoah-provider lease` and `lease-events`: leases as they are granted, and what happens to them."""
+"""`pharoah-provider leases record`: leases as they are granted."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
+import msgspec
 import typer
+from sqlalchemy.exc import IntegrityError
 
+from crypto.ids import LeaseId, TenantId
+from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.console import InputFile
+from federation.base.foreign import LATEST_S, MALFORMED
+from federation.base.key_files import read
 from federation.base.visible import counted_as
-from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required, say_error
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from provider_server.fleet.learning.hardware import Kept
-    from provider_server.fleet.learning.on_probation import OnProbation
-    from provider_server.fleet.leases import Lease
-    from provider_server.rounds.intake.recorder import LeaseRecorder
-    from provider_server.rounds.lease_book import LeaseBook
+from provider_server.fleet.learning import hardware, on_probation
+from provider_server.fleet.learning.hardware import Kept
+from provider_server.fleet.learning.on_probation import OnProbation
+from provider_server.fleet.leases import Lease
+from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required
+from provider_server.rounds import home as homes
+from provider_server.rounds.intake.lease_events import MOST_LEVEL, MOST_NODES, BadLeases
+from provider_server.rounds.intake.recorder import context_of
+from provider_server.rounds.lease_book import LeaseBook
 
 NOTHING = "nothing was recorded; correct or remove the line"
 
@@ -28,7 +34,7 @@ class LeaseRow(TypedDict):
     leases: int
 
 
-def lease(
+def record(
     file: Annotated[
         Path,
         typer.Argument(
@@ -41,12 +47,6 @@ def lease(
     as_json: AsRows = False,
 ) -> None:
     """Record granted leases, each with lease, tenant, start_h, end_h, and node_names or nodes, context and level."""
-    from sqlalchemy.exc import IntegrityError
-
-    from provider_server.fleet.learning import hardware, on_probation
-    from provider_server.rounds import home as homes
-    from provider_server.rounds.intake.lease_events import BadLeases
-
     place = required(home)
     with failing():
         book = homes.open_leases(place, database, homes.settings_of(place))
@@ -63,18 +63,9 @@ def lease(
 
 
 def _leases(
-    book: "LeaseBook", file: Path, kept: "Kept | None", probation: "OnProbation"
-) -> "Iterator[tuple[Lease, tuple[str, ...]]]":
+    book: LeaseBook, file: Path, kept: Kept | None, probation: OnProbation
+) -> Iterator[tuple[Lease, tuple[str, ...]]]:
     """The leases of a file and their nodes; a lease with node names has those of telemetry and repairs."""
-    import msgspec
-
-    from crypto.ids import LeaseId, TenantId
-    from federation.base.clock import SECONDS_PER_HOUR
-    from federation.base.foreign import LATEST_S, MALFORMED
-    from federation.base.key_files import read
-    from provider_server.fleet.leases import Lease
-    from provider_server.rounds.intake.lease_events import MOST_LEVEL, MOST_NODES, BadLeases
-    from provider_server.rounds.intake.recorder import context_of
 
     class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         lease: str
@@ -111,73 +102,3 @@ def _leases(
         labels = book.context_labels(row.start_h, context, level)
         nodes = row.nodes or len(row.node_names)
         yield Lease(*ids, nodes, row.start_h, row.end_h, labels), row.node_names
-
-
-class EventsRow(TypedDict):
-    """A file, how many events were recorded, by kind, and how many lines were refused; `known` were recorded before."""
-
-    file: str
-    begun: int
-    changed: int
-    ended: int
-    requeued: int
-    known: int
-    refused: int
-
-
-def lease_events(
-    file: Annotated[
-        Path,
-        typer.Argument(help="JSON lines, or - for standard input; see docs/operate.md.", show_default=False),
-    ],
-    home: Home = None,
-    database: Database = None,
-    *,
-    as_json: AsRows = False,
-) -> None:
-    """Record leases as they begin, change and end, from lines of JSON that may go on for ever.
-
-    A bad line is named on stderr and the others are recorded; then the exit code is 2. Lines may come again.
-    """
-    import sys
-    from contextlib import closing, nullcontext
-
-    from provider_server.rounds import home as homes
-    from provider_server.rounds.intake.recorder import LeaseRecorder
-
-    place = required(home)
-    with failing(), closing(homes.open_leases(place, database, settings := homes.settings_of(place))) as book:
-        recorder = LeaseRecorder(book, place, settings.leases.contexts)
-        with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as lines:
-            row = _taken(str(file), lines, recorder)
-    print_rows([row], _events_line, as_json=as_json)
-    if row["refused"]:
-        raise typer.Exit(2)
-
-
-def _taken(file: str, lines: "Iterable[bytes]", recorder: "LeaseRecorder") -> EventsRow:
-    """Records line by line; a refused one is told at once."""
-    from provider_server.rounds.intake.lines import RefusedLine, take_each, total
-    from provider_server.rounds.intake.recorder import Recorded
-
-    def told() -> "Iterator[Recorded | RefusedLine | None]":
-        for outcome in take_each(lines, recorder):
-            if isinstance(outcome, dict):
-                say_error(f"{file}, line {outcome['line']}: {outcome['error']}")
-            yield outcome
-
-    taken = total(told())
-    return {
-        "file": file,
-        "begun": taken["begun"],
-        "changed": taken["changed"],
-        "ended": taken["ended"],
-        "requeued": taken["requeued"],
-        "known": taken["known"],
-        "refused": len(taken["refused"]),
-    }
-
-
-def _events_line(row: EventsRow) -> str:
-    kinds = ", ".join(f"{row[kind]} {kind}" for kind in ("begun", "changed", "ended", "requeued", "known", "refused"))
-    return f"{row['file']}: {kinds}"

@@ -1,94 +1,29 @@
-"""Verbs on the provider's own nodes, without a federation: watch-nodes, node-check, node-service, placement, probes."""
+"""`pharoah-provider nodes placement` and `nodes probes`: plans for a scheduler, which need no federation."""
 
-import signal
-import socket
-import sys
-import time
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from federation.base.clock import now_hour
 from federation.base.console import InputFile
-from federation.base.logs import Format
-from federation.base.screen import show, show_json
-from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required, say_error
-from provider_server.program.verbs.server import LogFormat
-
-if TYPE_CHECKING:
-    from provider_server.fleet.hints.node_placement import PlacedNode
-    from provider_server.fleet.hints.node_probes import ProbeVisit
-    from provider_server.program.outputs.node_check import NodeCheck
-
-Reports = Annotated[
-    Path | None,
-    typer.Option(
-        "--file", click_type=InputFile(), help="A copy of nodes.json, instead of the home's.", show_default=False
-    ),
-]
-Url = Annotated[
-    str, typer.Option("--prometheus", help="Ask this Prometheus for the provider's node metrics, instead of a file.")
-]
-Level = Annotated[int, typer.Option(min=1, max=3, help="Least build-up level at which a node is refused.")]
-
-
-def watch_nodes(home: Home = None, log_format: LogFormat = Format.JSON) -> None:
-    """Watch the provider's own nodes without a federation: telemetry, metrics, and what else provider.toml names.
-
-    Needs a folder with provider.toml, and `pharoah-provider contexts` before. `serve` does the same in a federation.
-    """
-    from federation.base import logs
-    from provider_server.program import service
-    from provider_server.rounds import home as homes
-
-    place = required(home)
-    logs.configure(log_format)
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(kind, lambda *_: sys.exit(0))
-    with failing(), service.watching_nodes(place, homes.settings_to_watch(place)) as port:
-        service.logger.info("watching nodes, metrics at port %d", port, extra={"event": "serving"})
-        while True:
-            signal.pause()
-
-
-def node_check(
-    node: Annotated[str, typer.Argument(help="The node's name in telemetry; default: this machine's.")] = "",
-    home: Home = None,
-    file: Reports = None,
-    prometheus: Url = "",
-    level: Level = 2,
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")] = False,
-) -> None:
-    """Say in one line whether telemetry shows signs of a failure on a node, for NHC, AzNHC and prologs.
-
-    Exit codes: 0 no signs, or unknown; 1 signs at --level or above; 2 wrong usage. Errors of reading exit with 0.
-    """
-    answer = _answer(node or socket.gethostname(), home, file, prometheus, level)
-    if as_json:
-        show_json(answer)
-    else:
-        show(answer["line"])
-    raise typer.Exit(answer["exit_code"])
-
-
-def node_service(
-    at: Annotated[Path, typer.Option("--socket", help="Unix socket to serve.")] = Path("/var/run/nvhcd.sock"),
-    node: Annotated[str, typer.Option(help="The node's name in telemetry; default: this machine's.")] = "",
-    home: Home = None,
-    file: Reports = None,
-    prometheus: Url = "",
-    level: Level = 2,
-) -> None:
-    """Answer NVRx at a Unix socket, until stopped: `ft_launcher --ft-node-health-check-endpoint unix://SOCKET`."""
-    from provider_server.program.outputs.node_check import served
-
-    name = node or socket.gethostname()
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(kind, lambda *_: sys.exit(0))
-    with failing(), served(at, lambda: _answer(name, home, file, prometheus, level)):
-        while True:
-            signal.pause()
+from federation.base.screen import show
+from provider_server.fleet.hints import node_placement, node_probes, node_reports
+from provider_server.fleet.hints.node_placement import PlacedNode
+from provider_server.fleet.hints.node_probes import ProbeVisit
+from provider_server.fleet.learning import on_probation
+from provider_server.fleet.probe_files import read_tests
+from provider_server.program.verbs.console import (
+    AsRows,
+    Database,
+    Home,
+    Reports,
+    failing,
+    print_rows,
+    required,
+)
+from provider_server.rounds.store.store import Store
 
 
 def placement(
@@ -107,10 +42,6 @@ def placement(
 
     By build-up levels, repairs, and failure rates of contexts. See docs/nodes.md for Slurm and Kubernetes.
     """
-    from federation.base.clock import now_hour
-    from provider_server.fleet.hints import node_placement, node_reports
-    from provider_server.fleet.learning import on_probation
-
     place = required(home)
     with failing():
         reports = node_reports.known(file or place / node_reports.FILE)
@@ -140,11 +71,6 @@ def probes(
 
     Nodes that are likelier to fail, and those not tested for long, come first. Leases are left alone until they end.
     """
-    from federation.base.clock import now_hour
-    from provider_server.fleet.hints import node_placement, node_probes, node_reports
-    from provider_server.fleet.learning import on_probation
-    from provider_server.fleet.probe_files import read_tests
-
     place = required(home)
     with failing():
         now_h, reports = now_hour(), node_reports.known(file or place / node_reports.FILE)
@@ -158,10 +84,6 @@ def probes(
 
 def busy_until(home: Path, database: str | None, now_h: float) -> dict[str, float]:
     """The hour at which the leases of each busy node end; a provider that only watches its nodes has none."""
-    from contextlib import closing
-
-    from provider_server.rounds.store.store import Store
-
     found: dict[str, float] = {}
     if database or (home / "provider.db").exists():
         with closing(Store(database or home / "provider.db", create=False)) as store:
@@ -170,25 +92,12 @@ def busy_until(home: Path, database: str | None, now_h: float) -> dict[str, floa
     return found
 
 
-def _probe_line(row: "ProbeVisit") -> str:
+def _probe_line(row: ProbeVisit) -> str:
     when = f"in {row['in_hours']} h" if row["in_hours"] else "now"
     return f"{row['node']}: test {row['test']} {when}, {row['minutes']:g} min, worth {row['worth']:g}: {row['reason']}"
 
 
-def _placed_line(row: "PlacedNode") -> str:
+def _placed_line(row: PlacedNode) -> str:
     rate, times = row["failures_per_1000_node_hours"], row["times_usual"]
     known = "" if rate is None else f", {rate:.3g} failures per 1,000 node-hours, {times:.3g} times the usual"
     return f"{row['node']}: for {row['jobs']} jobs{known}: {row['reason']}"
-
-
-def _answer(node: str, home: Path | None, file: Path | None, prometheus: str, level: int) -> "NodeCheck":
-    """Fails open: what cannot be read is said on stderr, and the node passes."""
-    from provider_server.fleet.hints.node_reports import FILE
-    from provider_server.program.outputs.node_check import NoReports, check, from_file, from_prometheus
-
-    try:
-        report = from_prometheus(prometheus, node) if prometheus else from_file(file or required(home) / FILE, node)
-    except NoReports as error:
-        say_error(error.what, error.hint)
-        report = None
-    return check(node, report, time.time(), level)

@@ -1,22 +1,22 @@
-"""`pharoah-provider hazard --events`: hazards from a file of outages, instead of telemetry."""
+"""`pharoah-provider nodes hazard --events`: hazards from a file of outages, instead of telemetry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import msgspec
+import polars as pl
 import typer
 
 from federation.base.screen import progress, say
 from federation.base.visible import counted_as
+from provider_server.fleet.analysis.fault_classes import classify, exposure
+from provider_server.fleet.analysis.probation import Probation, fit_probation, histories
+from provider_server.fleet.analysis.recurrent import Spells, spells
+from provider_server.fleet.outage_files import read_jobs, read_outages
+from provider_server.fleet.telemetry.inventory import load
+from provider_server.program.reporting.outage_text import outage_lines, outages_row
 from provider_server.program.verbs.console import failing, nothing_yet, print_rows
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from provider_server.fleet.analysis.probation import Probation
-    from provider_server.fleet.analysis.recurrent import Spells
-
 
 UNNAMED = "(node without outage"
 
@@ -38,14 +38,6 @@ def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
 
     Exit code 3 where none of the outages is a failure at risk.
     """
-    import msgspec
-
-    from provider_server.fleet.analysis.fault_classes import classify, exposure
-    from provider_server.fleet.analysis.probation import fit_probation
-    from provider_server.fleet.analysis.recurrent import spells
-    from provider_server.fleet.outage_files import read_jobs, read_outages
-    from provider_server.program.reporting.outage_text import outage_lines, outages_row
-
     with progress() as bars:
         steps = bars.add_task(f"outages of {file.name}", total=3)
         with failing():
@@ -76,19 +68,15 @@ def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
     print_rows([row], outage_lines, as_json=as_json)
 
 
-def _keep(home: Path, model: "Probation", found: "Spells", end_h: float) -> None:
-    import polars as pl
+def _keep(home: Path, model: Probation, found: Spells, end_h: float) -> None:
+    from provider_server.fleet.learning import node_offsets, on_probation  # they load scikit-learn
 
-    from provider_server.fleet.analysis.probation import histories
-    from provider_server.fleet.learning import node_offsets
-    from provider_server.fleet.learning.on_probation import keep_model
-
-    keep_model(home, model)
+    on_probation.keep_model(home, model)
     own = histories(model, found, end_h).filter(~pl.col("node").str.starts_with(UNNAMED))
     node_offsets.keep(home, node_offsets.of_histories(own, model.frailty_variance, model.memory_h, end_h))
 
 
-def _kinds(outages: "pl.DataFrame", asked: Sequence[str]) -> str:
+def _kinds(outages: pl.DataFrame, asked: Sequence[str]) -> str:
     """What kinds there are, where kinds were asked for."""
     if not asked:
         return ""
@@ -96,10 +84,8 @@ def _kinds(outages: "pl.DataFrame", asked: Sequence[str]) -> str:
     return f" of kind {', '.join(asked)}; the file has {', '.join(classes)}"
 
 
-def _nodes(outages: "pl.DataFrame", asked: Asked) -> list[str]:
+def _nodes(outages: pl.DataFrame, asked: Asked) -> list[str]:
     """All nodes of the fleet: those of the file, of the inventory, and unnamed ones up to the number told."""
-    from provider_server.fleet.telemetry.inventory import load
-
     named = set(outages["node"]) | set(load(asked.inventory).names if asked.inventory else ())
     if asked.nodes is None:
         return sorted(named)

@@ -1,16 +1,20 @@
-"""`pharoah-provider own-failures`: records which leases the provider saw hardware fail on, for its operators."""
+"""`pharoah-provider nodes own-failures`: records which leases the provider saw hardware fail on, for its operators."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from federation.base.console import InputFile
 from federation.base.screen import say
 from federation.base.visible import counted_as
+from provider_server.fleet.analysis.recurrent import are_failures
+from provider_server.fleet.learning import hardware
+from provider_server.fleet.outage_files import read_starts
 from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required
-from provider_server.program.verbs.telemetry import (
+from provider_server.program.verbs.feed import (
     End,
     Files,
     Sorted,
@@ -19,13 +23,9 @@ from provider_server.program.verbs.telemetry import (
     hours_asked,
     open_feed,
     say_quality,
-    with_levels,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from provider_server.rounds.own_events import OwnFailuresRow
+from provider_server.rounds import home as homes
+from provider_server.rounds.own_events import OwnFailuresRow, failures_seen, first_open, record
 
 Outages = Annotated[
     Path | None,
@@ -62,13 +62,6 @@ def own_failures(
     `serve` does so every day where telemetry is configured. Hours count once: those that were recorded before are left
     out. What is learnt from them is for operators: no bundle tells tenants of it.
     """
-    from contextlib import closing
-
-    from provider_server.fleet.analysis.recurrent import are_failures
-    from provider_server.fleet.outage_files import read_starts
-    from provider_server.rounds import home as homes
-    from provider_server.rounds.own_events import first_open, record
-
     place = required(home)
     with failing():
         asked, last = hours_asked(start, end)
@@ -86,18 +79,16 @@ def own_failures(
 
 def _telemetry(
     home: Path, files: Sequence[Path], inventory: Path | None, hours: tuple[int, int], *, in_order: bool
-) -> "Iterator[tuple[str, int]]":
+) -> Iterator[tuple[str, int]]:
     """Nodes and hours of failures; what of the telemetry could not be used is told."""
-    from provider_server.fleet.learning import hardware
-    from provider_server.rounds.own_events import failures_seen
-
     feed = open_feed(home, files, inventory, *hours, in_order=in_order)
-    seen = with_levels(feed, hardware.load(home), hardware.load_repairs(home))
+    kept, repairs = hardware.load(home), hardware.load_repairs(home)
+    seen = hardware.follow_warm(feed.source, feed.window, feed.inventory, kept, repairs)
     say_quality(seen.quality, seen.doubts)
     return failures_seen(seen, hours[0])
 
 
-def _line(row: "OwnFailuresRow") -> str:
+def _line(row: OwnFailuresRow) -> str:
     leases = counted_as(row["leases"], "lease")
     seen = f"{counted_as(row['failures'], 'failure')}, {row['on_leases']} of them on one of {leases}"
     return f"hours {row['start_hour']}–{row['end_hour']}: {seen}"

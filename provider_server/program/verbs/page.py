@@ -1,19 +1,29 @@
 """The verb that serves the operator's page in a browser: page."""
 
+import os
+import signal
+import sys
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import numpy as np
 import typer
 
 from federation.base.console import ask_secret
 from federation.base.screen import say
+from federation.protocol.life_table import PER_NODE_HOURS
+from provider_server.fleet.analysis.spares import down_share, spares_needed
+from provider_server.fleet.hints import node_placement, node_probes, node_reports
+from provider_server.fleet.learning import on_probation
+from provider_server.program.pages import login
+from provider_server.program.pages.plans import SHORT, PlacedView, PlansView, VisitView
+from provider_server.program.pages.serving import listening
 from provider_server.program.verbs.console import Database, Home, failing, required
-
-if TYPE_CHECKING:
-    from provider_server.program.pages.plans import PlansView
+from provider_server.program.verbs.nodes import busy_until
 
 SALT_BYTES = 16
-REPAIR_HOURS, AVAILABILITY = 24.0, 0.99  # the defaults of `spares`
+REPAIR_HOURS, AVAILABILITY = 24.0, 0.99  # the defaults of `nodes spares`
 
 
 def page(
@@ -25,30 +35,22 @@ def page(
     host: Annotated[str, typer.Option(help="Address to listen on; over TLS unless it is local.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8446,
 ) -> None:
-    """Show rounds, findings, hazards, the fleet, the fabric and plans in a browser; `serve` may run or not."""
+    """Show rounds, findings and the fleet in a browser.
+
+    Hazards, the fabric and plans as well. `serve` may run or not.
+    """
     place = required(home)
     with failing():
         if action == "password":
             _set_password(place)
             return
-        from provider_server.program.pages.serving import listening
-
         with listening(place, database, host, port, plans=lambda now_h: plans(place, database, now_h)) as address:
             say(f"the page is at {address}")
             _wait()
 
 
-def plans(home: Path, database: str | None, now_h: float) -> "PlansView | None":
-    """What `placement`, `probes` and `spares` say with their defaults; None while no node is known."""
-    import numpy as np
-
-    from federation.protocol.life_table import PER_NODE_HOURS
-    from provider_server.fleet.analysis.spares import down_share, spares_needed
-    from provider_server.fleet.hints import node_placement, node_probes, node_reports
-    from provider_server.fleet.learning import on_probation
-    from provider_server.program.pages.plans import SHORT, PlacedView, PlansView, VisitView
-    from provider_server.program.verbs.nodes import busy_until
-
+def plans(home: Path, database: str | None, now_h: float) -> PlansView | None:
+    """What `nodes placement`, `probes` and `spares` say with their defaults; None while no node is known."""
     reports = node_reports.load(home / node_reports.FILE)
     if not reports:
         return None
@@ -78,11 +80,6 @@ def plans(home: Path, database: str | None, now_h: float) -> "PlansView | None":
 
 def _set_password(home: Path) -> None:
     """Asks for a new password; from a pipe, the first line is read."""
-    import os
-    import sys
-
-    from provider_server.program.pages import login
-
     password = ask_secret("Password of the page") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
     login.set_password(home, password, os.urandom(SALT_BYTES))
     say("password set; everyone who was logged in must log in again")
@@ -90,9 +87,6 @@ def _set_password(home: Path) -> None:
 
 def _wait() -> None:
     """Waits for SIGTERM or SIGINT."""
-    import signal
-    import threading
-
     stop = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: stop.set())

@@ -1,19 +1,25 @@
-"""The verb that follows the fabric from one node to another: `path`."""
+"""The verb that follows the fabric from one node to another: `nodes path`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from federation.base.clock import now_hour
 from federation.base.console import AsJson, Force, InputFile, check_new
 from federation.base.route_options import UNKNOWN, Picture, show_routes
 from federation.base.screen import say
+from provider_server.fleet.fabric import FabricHealth, routes
+from provider_server.fleet.fabric_files import load_fabric
+from provider_server.fleet.hints import node_reports
+from provider_server.fleet.hints.path_health import health_of
+from provider_server.fleet.telemetry.inventory import Inventory, load
+from provider_server.fleet.telemetry.quality import Tally
+from provider_server.fleet.telemetry.samples import SeriesBook
+from provider_server.fleet.telemetry.summaries import summarise
 from provider_server.program.verbs.console import Home, failing, required, say_error
-from provider_server.program.verbs.telemetry import End, Files, Sorted, Start, Stock, open_feed
-
-if TYPE_CHECKING:
-    from provider_server.fleet.fabric import FabricHealth
-    from provider_server.program.verbs.telemetry import Feed
+from provider_server.program.verbs.feed import End, Feed, Files, Sorted, Start, Stock, open_feed
+from provider_server.rounds import home as homes
 
 HOURS = 24
 
@@ -47,12 +53,6 @@ def path(
 
     Exit code 0: nothing speaks against a hop. 1: something does. 3: no file names one of the nodes.
     """
-    from federation.base.clock import now_hour
-    from provider_server.fleet.fabric import routes
-    from provider_server.fleet.fabric_files import load_fabric
-    from provider_server.fleet.telemetry.inventory import Inventory, load
-    from provider_server.rounds import home as homes
-
     place = required(home)
     with failing():
         check_new(out, force=force)
@@ -72,15 +72,9 @@ def path(
     raise typer.Exit(code)
 
 
-def _health(home: Path, feed: "Feed | None") -> "FabricHealth":
+def _health(home: Path, feed: Feed | None) -> FabricHealth:
     """Of the newest reports of nodes, and of the hours of telemetry that there are."""
-    from provider_server.fleet.hints.node_reports import FILE, load
-    from provider_server.fleet.hints.path_health import health_of
-    from provider_server.fleet.telemetry.quality import Tally
-    from provider_server.fleet.telemetry.samples import SeriesBook
-    from provider_server.fleet.telemetry.summaries import summarise
-
-    reports = load(home / FILE)
+    reports = node_reports.load(home / node_reports.FILE)
     if feed is None:
         return health_of(reports)
     book = SeriesBook(Tally(), devices=feed.inventory.devices(), nodes=feed.inventory.addresses())

@@ -1,18 +1,28 @@
-"""The verb that says which metrics are worth their samples: `recipe`."""
+"""The verb that says which metrics are worth their samples: `nodes recipe`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
 from federation.base.console import Force, check_new
 from federation.base.screen import say
+from provider_server.fleet.analysis.metric_worth import Beyond, Change, Judged
+from provider_server.fleet.learning import hardware
+from provider_server.fleet.learning.recipe import (
+    BYTES,
+    WHY,
+    Advice,
+    Gathered,
+    Worth,
+    advise,
+    gather,
+    recommended,
+    total_samples,
+)
+from provider_server.fleet.telemetry.catalogue import METRICS
 from provider_server.program.verbs.console import AsRows, Home, failing, nothing_yet, print_rows, required
-from provider_server.program.verbs.telemetry import End, Files, Sorted, Start, Stock, open_feed
-
-if TYPE_CHECKING:
-    from provider_server.fleet.analysis.metric_worth import Beyond, Change, Judged
-    from provider_server.fleet.learning.recipe import Advice, Gathered, Worth
+from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, open_feed
 
 LEAST_FAILURES = 30  # below, nothing could be left out at any tolerance that one would accept
 
@@ -113,10 +123,6 @@ def recipe(
 
     All metrics that can be read are judged, whatever the recipe in the settings asks for.
     """
-    from provider_server.fleet.learning import hardware
-    from provider_server.fleet.learning.recipe import advise, gather
-    from provider_server.fleet.telemetry.catalogue import METRICS
-
     place = required(home)
     if unknown := sorted(set(keep or ()) - METRICS.keys()):
         raise typer.BadParameter(f"--keep {unknown[0]}: no metric of metrics.toml")
@@ -138,9 +144,7 @@ def recipe(
     print_rows([row], _lines, as_json=as_json)
 
 
-def _row(gathered: "Gathered", advice: "Advice", tolerance: float, window: tuple[int, int]) -> RecipeRow:
-    from provider_server.fleet.learning.recipe import WHY, recommended, total_samples
-
+def _row(gathered: Gathered, advice: Advice, tolerance: float, window: tuple[int, int]) -> RecipeRow:
     costs, words = gathered.costs, advice.decisions
     every, chosen, (likelihood, concordance, caught) = advice.judged, advice.recipe_judged, advice.change
     return {
@@ -162,9 +166,7 @@ def _row(gathered: "Gathered", advice: "Advice", tolerance: float, window: tuple
     }
 
 
-def _metric_row(gathered: "Gathered", advice: "Advice", name: str) -> MetricRow:
-    from provider_server.fleet.learning.recipe import BYTES
-
+def _metric_row(gathered: Gathered, advice: Advice, name: str) -> MetricRow:
     cost, worth = gathered.costs.get(name), advice.worth.get(name)
     kept = advice.recipe.metrics.get(name)
     return {
@@ -180,7 +182,7 @@ def _metric_row(gathered: "Gathered", advice: "Advice", name: str) -> MetricRow:
     }
 
 
-def _worth_row(worth: "Worth", contexts: tuple[int | None, ...]) -> WorthRow:
+def _worth_row(worth: Worth, contexts: tuple[int | None, ...]) -> WorthRow:
     return {
         "rises": worth.raised,
         "raised": _followed(worth.after),
@@ -193,11 +195,11 @@ def _worth_row(worth: "Worth", contexts: tuple[int | None, ...]) -> WorthRow:
     }
 
 
-def _followed(one: "Beyond") -> FollowedRow:
+def _followed(one: Beyond) -> FollowedRow:
     return {"node_hours": one.node_hours, "failures": one.failures, "expected": one.expected}
 
 
-def _judged_row(every: "Judged", chosen: "Judged", figure: str, change: "Change") -> JudgedRow:
+def _judged_row(every: Judged, chosen: Judged, figure: str, change: Change) -> JudgedRow:
     return {
         "all": getattr(every, figure),
         "recipe": getattr(chosen, figure),

@@ -1,17 +1,15 @@
-"""The verb that shows on which contexts jobs are slower than elsewhere: `slow`."""
+"""The verb that shows on which contexts jobs are slower than elsewhere: `findings slow`."""
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
 import typer
 
 from federation.base.console import AsJson
 from federation.base.screen import show, show_json
 from federation.protocol.subjects import Subject
+from provider_server.fleet.analysis.slow_contexts import ContextPace, slow_contexts
 from provider_server.program.verbs.console import Database, Home, required
-from provider_server.program.verbs.counted import newest_counting
-
-if TYPE_CHECKING:
-    from provider_server.fleet.analysis.slow_contexts import ContextPace
+from provider_server.program.verbs.opening import newest_counting
 
 NAMED = 1
 
@@ -44,8 +42,6 @@ def slow(home: Home = None, database: Database = None, *, as_json: AsJson = Fals
 
     Exit code 0: no context is named. 1: one is. 3: no release counts slow leases yet.
     """
-    from provider_server.fleet.analysis.slow_contexts import slow_contexts
-
     lacking = "no release counts slow leases: set speed_share in provider.toml, see docs/fabric.md"
     newest, names = newest_counting(Subject.SPEED, required(home), database, lacking)
     table = newest.table(Subject.SPEED)
@@ -65,7 +61,7 @@ def slow(home: Home = None, database: Database = None, *, as_json: AsJson = Fals
     raise typer.Exit(NAMED if any(one.is_named for one in found) else 0)
 
 
-def _row(one: "ContextPace", name: str) -> PaceRow:
+def _row(one: ContextPace, name: str) -> PaceRow:
     return {
         "context": one.context,
         "name": name,

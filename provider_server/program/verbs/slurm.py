@@ -1,19 +1,24 @@
-"""Verbs of a provider with Slurm: `slurm` follows leases, and by a `lease-key` a tenant's jobs find theirs."""
+"""`pharoah-provider leases slurm` follows leases of Slurm's jobs, and by `leases key` a tenant's jobs find theirs."""
 
+import time
+from collections import Counter
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
 from crypto.errors import PharoahError
 from federation.base.console import InputFile
+from federation.base.key_files import HomeError, read_key, write_secret
 from federation.base.screen import say
 from federation.base.visible import counted_as, reason
+from federation.protocol import job_leases
 from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required, say_error
-from provider_server.program.verbs.server import named_tenants
-
-if TYPE_CHECKING:
-    from provider_server.rounds.intake.slurm import Followed
+from provider_server.program.verbs.tenants import named_tenants
+from provider_server.rounds import home as homes
+from provider_server.rounds.intake.recorder import LeaseRecorder
+from provider_server.rounds.intake.slurm import Followed, ask_sacct, follow, read_file
 
 SINCE_H = 24.0
 
@@ -61,15 +66,6 @@ def slurm(
     slurm_accounts, in the section leases of provider.toml, says which account is which tenant. Repeating it is
     harmless.
     """
-    import time
-    from collections import Counter
-    from contextlib import closing
-
-    from federation.base.key_files import read_key
-    from provider_server.rounds import home as homes
-    from provider_server.rounds.intake.recorder import LeaseRecorder
-    from provider_server.rounds.intake.slurm import ask_sacct, follow, read_file
-
     if file and every_s:
         raise typer.BadParameter("a file is read once", param_hint="--every-s")
     place = required(home)
@@ -104,7 +100,7 @@ def slurm(
         look()
 
 
-def _row(one: "Followed") -> SlurmRow:
+def _row(one: Followed) -> SlurmRow:
     return {
         "change": one.turn.value,
         "lease": str(one.lease.lease),
@@ -133,8 +129,8 @@ class LeaseKeyRow(TypedDict):
     file: str
 
 
-def lease_key(
-    tenant: Annotated[str, typer.Argument(help="The tenant's id, as `enrol` printed it.", show_default=False)],
+def key(
+    tenant: Annotated[str, typer.Argument(help="The tenant's id: see `tenants list`.", show_default=False)],
     out: Annotated[Path, typer.Option(help="The file to write the key to, readable by you only.", show_default=False)],
     home: Home = None,
     *,
@@ -144,15 +140,12 @@ def lease_key(
 
     The key is the same each time. Who has it can tell which of the tenant's leases is which job, and nothing else.
     """
-    from federation.base.key_files import HomeError, read_key, write_secret
-    from federation.protocol import job_leases
-
     place = required(home)
     with failing():
         name = named_tenants([tenant])[0]
-        key = job_leases.lease_key(read_key(place / "context.key"), name)
+        secret = job_leases.lease_key(read_key(place / "context.key"), name)
         try:
-            write_secret(out, key)
+            write_secret(out, secret)
         except OSError as error:
             raise HomeError(f"{reason(error)}: {out}", hint="pass another --out") from error
     row: LeaseKeyRow = {"tenant": str(name), "file": str(out)}

@@ -9,8 +9,13 @@ from federation.base.console import AsJson, Force, InputFile, check_new
 from federation.base.rule_options import EXIT_CODES, Only, Rules, rules_of
 from federation.base.screen import say, show, show_json
 from federation.base.visible import counted_as, short
+from federation.protocol.change_rules import Rule, judge
+from provider_server.fleet import snapshot_files
+from provider_server.fleet.learning import hardware
+from provider_server.fleet.telemetry.inventory import Inventory, load
 from provider_server.program.verbs.console import Home, failing, required
-from provider_server.program.verbs.telemetry import Stock
+from provider_server.program.verbs.feed import Stock
+from provider_server.rounds import home as homes
 
 
 def snapshot(
@@ -21,11 +26,6 @@ def snapshot(
     force: Force = False,
 ) -> None:
     """Write what each node is: its row of the inventory, its context, and its build-up level."""
-    from provider_server.fleet import snapshot_files
-    from provider_server.fleet.learning import hardware
-    from provider_server.fleet.telemetry.inventory import Inventory, load
-    from provider_server.rounds import home as homes
-
     place = required(home)
     with failing():
         check_new(out, force=force)
@@ -38,7 +38,7 @@ def snapshot(
                     things.setdefault(node, {}).update(own)
         if not things:
             raise snapshot_files.BadSnapshot(
-                "no node is known", hint="pass --inventory, or run `pharoah-provider contexts` first"
+                "no node is known", hint="pass --inventory, or run `pharoah-provider nodes contexts` first"
             )
         out.write_text(snapshot_files.text_of(things), encoding="utf-8")
     say(f"{counted_as(len(things), 'node')} in {short(out)}")
@@ -62,9 +62,6 @@ def changes(
 
     Exit codes: 0 all rules hold; 1 one is broken; 2 one cannot be judged, or a file is wrong.
     """
-    from federation.protocol.change_rules import Rule, judge
-    from provider_server.fleet import snapshot_files
-
     with failing():
         asked = rules_of(only, rules, dict(map(_pair, where or ()))) or (Rule("nothing changed", only=()),)
         found = judge(asked, snapshot_files.read(before), snapshot_files.read(after))

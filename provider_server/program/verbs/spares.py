@@ -1,17 +1,17 @@
-"""The verb that says how many spares a pool of nodes needs: `spares`."""
+"""The verb that says how many spares a pool of nodes needs: `nodes spares`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
+import numpy as np
 import typer
 
 from federation.base.console import AsJson, InputFile
 from federation.base.screen import say
+from federation.protocol.life_table import PER_NODE_HOURS
+from provider_server.fleet.analysis.spares import Floats, down_share, peak_spares, spares_needed
+from provider_server.fleet.outage_files import Outages, read_outages
 from provider_server.program.verbs.console import failing, print_rows
-
-if TYPE_CHECKING:
-    from provider_server.fleet.analysis.spares import Floats
-    from provider_server.fleet.outage_files import Outages
 
 
 class SparesObject(TypedDict):
@@ -31,7 +31,7 @@ def spares(
     nodes: Annotated[int, typer.Option(min=1, help="Nodes that jobs need.")],
     events: Annotated[
         Path | None,
-        typer.Option(click_type=InputFile(), help="Outages, as `hazard --events` reads them: each node's own share."),
+        typer.Option(click_type=InputFile(), help="Outages, as `nodes hazard --events` reads them: each node's share."),
     ] = None,
     failures: Annotated[float, typer.Option(min=0.0, help="Without --events: failures of 1,000 node-hours.")] = 0.5,
     repair_hours: Annotated[float, typer.Option(min=0.0, help="Without --events: mean hours of a repair.")] = 24.0,
@@ -47,12 +47,6 @@ def spares(
 
     Nodes fail and are repaired by themselves. Where a file shows that more were down at once, that is `peak`.
     """
-    import numpy as np
-
-    from federation.protocol.life_table import PER_NODE_HOURS
-    from provider_server.fleet.analysis.spares import down_share, spares_needed
-    from provider_server.fleet.outage_files import read_outages
-
     with failing():
         outages = read_outages(events) if events else None
     if outages:
@@ -79,12 +73,8 @@ def spares(
     print_rows([row], _lines, as_json=as_json)
 
 
-def _seen(outages: "Outages", nodes: int, window: tuple[float, float], availability: float) -> "tuple[Floats, int]":
+def _seen(outages: Outages, nodes: int, window: tuple[float, float], availability: float) -> tuple[Floats, int]:
     """The share of the window in which each node was down, and how many were down at once."""
-    import numpy as np
-
-    from provider_server.fleet.analysis.spares import peak_spares
-
     start_h, end_h = window
     ended = outages.rows.with_columns(outages.rows["end_h"].fill_null(outages.end_h))
     spans = list(ended.select("node", "start_h", "end_h").iter_rows())

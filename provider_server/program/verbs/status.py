@@ -1,31 +1,28 @@
 """The verb that shows the provider's state: status."""
 
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from federation.base.console import AsJson
 from federation.base.screen import show, show_json
 from federation.base.visible import counted_as, short
-from provider_server.program.verbs.console import Database, Home, opened, required
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from provider_server.program.operations.overview import ProviderStatus
+from provider_server.program.operations import overview
+from provider_server.program.operations.overview import ProviderStatus
+from provider_server.program.verbs.console import Database, Home, required
+from provider_server.program.verbs.opening import opened
+from provider_server.rounds import home as homes
 
 
 def status(home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
-    """Show the provider's state: members, whether it serves, the window due, the last round and its privacy cost.
+    """Show the provider's state, and what needs attention.
+
+    Members, whether it serves, the window due, the last round and its privacy cost.
 
     Exit code 0: nothing to do. 1: something needs attention and is named. 2: there is no provider, or it is broken.
     """
-    from datetime import UTC, datetime
-
-    from provider_server.program.operations import overview
-    from provider_server.rounds import home as homes
-
     place = required(home)
     with opened(place, database) as store:
         state = overview.status(place, store, homes.settings_of(place), datetime.now(UTC))
@@ -36,7 +33,7 @@ def status(home: Home = None, database: Database = None, *, as_json: AsJson = Fa
     raise typer.Exit(state.exit_code)
 
 
-def _lines(state: "ProviderStatus") -> "Iterator[str]":
+def _lines(state: ProviderStatus) -> Iterator[str]:
     yield f"home        {short(Path(state.home))}, {'serving' if state.serving else 'not serving'}"
     trustees = f"{counted_as(state.trustees, 'trustee')}, {state.threshold} of whom must sign"
     yield f"federation  {counted_as(state.tenants, 'tenant')}, {trustees}"

@@ -1,17 +1,16 @@
-"""The verb that shows which parts of the fabric tenants' votes point to: `votes`."""
+"""The verb that shows which parts of the fabric tenants' votes point to: `findings votes`."""
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import Annotated, TypedDict
 
 import typer
 
 from federation.base.console import AsJson
 from federation.base.screen import show, show_json
 from federation.protocol.subjects import Subject
+from provider_server.fleet.learning.votes import SuspectedPart, suspected
 from provider_server.program.verbs.console import Database, Home, failing, nothing_yet, required
-
-if TYPE_CHECKING:
-    from provider_server.fleet.learning.votes import SuspectedPart
+from provider_server.rounds import home as homes
 
 NAMED = 1
 
@@ -51,9 +50,6 @@ def votes(
 
     Exit code 0: no part is named. 1: one is. 3: no release counts votes yet.
     """
-    from provider_server.fleet.learning.votes import suspected
-    from provider_server.rounds import home as homes
-
     place = required(home)
     with failing(), closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
         counted = [one for one in provider.store.releases() if one.counts(Subject.VOTES)]
@@ -79,7 +75,7 @@ def votes(
     raise typer.Exit(NAMED if named else 0)
 
 
-def _row(one: "SuspectedPart") -> SuspectRow:
+def _row(one: SuspectedPart) -> SuspectRow:
     return {
         "rail": one.rail,
         "switch": one.switch,

@@ -158,7 +158,7 @@ def _least_levels(home: Path, nodes: Sequence[str], at_h: float) -> dict[str, in
 def context_of(kept: "Kept | None", nodes: Sequence[str], least: Mapping[str, int]) -> tuple[str, int]:
     """The same of contexts that are loaded; some nodes may be on probation, with a least level."""
     if kept is None:
-        raise BadLeases("nodes have no contexts yet: run `pharoah-provider contexts`")
+        raise BadLeases("nodes have no contexts yet: run `pharoah-provider nodes contexts`")
     try:
         number, level = kept.place(nodes)
     except ValueError as error:

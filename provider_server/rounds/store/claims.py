@@ -27,7 +27,7 @@ class RoundsHeld(Refusal):
 
     default_hint = (
         "stop one of the two: only one `pharoah-provider serve` may hold rounds on a store, and others run"
-        " `pharoah-provider online`; a claim ends with its process"
+        " `pharoah-provider serve --online-only`; a claim ends with its process"
     )
 
 

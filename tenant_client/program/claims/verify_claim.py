@@ -1,6 +1,6 @@
 """Verifies a claim about a lease offline: `python verify_claim.py CLAIM KEYS` (docs/check.md). Exit code 1: refused.
 
-KEYS is whom the verifier trusts (`pharoah-provider keys`). Proven is that the tenant who signed the claim holds the
+KEYS is whom the verifier trusts (`pharoah-provider trustees keys`). Proven is: the tenant that signed holds the
 lease, since the provider granted it; that hints and ends are the provider's own words about it; and that what the
 tenant says was in a journal in which nothing was changed, added or left out since the hour that is printed: a quorum
 of trustees had seen it. What says when it happened (at_s; an interrupted job does not) is refused if it was seen

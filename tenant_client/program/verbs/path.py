@@ -41,7 +41,7 @@ def path(
     """Show the way between two ranks: GPU, network card, channel, and what speaks against each. Nothing is sent.
 
     Read are the lease's run directory and --log: output of a job with NCCL_DEBUG=INFO, and flight recorder dumps. No
-    lease is needed with --log. What lies between two cards is the provider's to know: `pharoah-provider path`.
+    lease is needed with --log. What lies between two cards is the provider's to know: `pharoah-provider nodes path`.
 
     Exit code 0: nothing speaks against a hop. 1: something does. 3: no log or dump names one of the ranks.
     """

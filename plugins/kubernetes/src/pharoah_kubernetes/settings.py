@@ -33,7 +33,7 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         try:
             return {name: TenantId(bytes.fromhex(tenant)) for name, tenant in self.namespaces.items()}
         except ValueError as error:
-            raise BadSettings(f"[kubernetes] namespaces: {error}", hint="copy the id that `enrol` printed") from error
+            raise BadSettings(f"[kubernetes] namespaces: {error}", hint="copy what `tenants list` shows") from error
 
 
 class KubernetesSettings(msgspec.Struct, frozen=True):

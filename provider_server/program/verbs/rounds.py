@@ -1,16 +1,32 @@
-"""Verbs about the store: releases, their privacy cost, and findings."""
+"""`pharoah-provider rounds`: hold one now, and list what the former ones released and cost."""
 
-from typing import TYPE_CHECKING, Annotated, TypedDict
+import os
+from pathlib import Path
+from typing import Annotated, Any, TypedDict, cast
 
+import httpx
+import numpy as np
 import typer
 
+from crypto.errors import PharoahError
+from crypto.signing import reopened
 from federation.base.visible import counted_as
-from provider_server.program.verbs.console import AsRows, Database, Home, nothing_yet, opened, print_rows
-
-if TYPE_CHECKING:
-    from crypto.ids import VerifyKey
-    from provider_server.fleet.release import Release
-    from provider_server.rounds.store.store import Store
+from federation.protocol.plan import Plan
+from federation.protocol.privacy_cost import plan_loss
+from provider_server.fleet.release import Release
+from provider_server.program.operations.admin import GivenUp, HeldRound
+from provider_server.program.verbs.console import (
+    AsRows,
+    Database,
+    Home,
+    failing,
+    nothing_yet,
+    print_rows,
+    required,
+)
+from provider_server.program.verbs.opening import opened
+from provider_server.rounds.home import CONTROL
+from provider_server.rounds.spending import spent_by_window
 
 RoundName = Annotated[
     str, typer.Argument(help="Id of a round, or its first digits: show its cells. Default: list all.")
@@ -47,22 +63,22 @@ class CellRow(TypedDict):
     exposure_node_hours: float
 
 
-def release(round_id: RoundName = "", home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
+def releases(
+    round_id: RoundName = "", home: Home = None, database: Database = None, *, as_json: AsRows = False
+) -> None:
     """List the releases: window, contributors, tables, noise and privacy cost per unit. With a round, its cells."""
     with opened(home, database) as store:
-        releases = store.releases()
+        known = store.releases()
     if not round_id:
-        print_rows([_summary(release) for release in releases], _summary_line, as_json=as_json)
+        print_rows([_summary(release) for release in known], _summary_line, as_json=as_json)
         return
-    matches = [release for release in releases if str(release.plan.round_id).startswith(round_id.lower())]
+    matches = [release for release in known if str(release.plan.round_id).startswith(round_id.lower())]
     if len(matches) != 1:
         raise nothing_yet(f"{counted_as(len(matches), 'release')} found for round {round_id!r}, not one")
     print_rows(_cells(matches[0]), _cell_line, as_json=as_json)
 
 
-def _summary(release: "Release") -> ReleaseRow:
-    from federation.protocol.privacy_cost import plan_loss
-
+def _summary(release: Release) -> ReleaseRow:
     plan = release.plan
     return {
         "round_id": str(plan.round_id),
@@ -89,9 +105,7 @@ def _summary_line(row: ReleaseRow) -> str:
     )
 
 
-def _cells(release: "Release") -> list[CellRow]:
-    import numpy as np
-
+def _cells(release: Release) -> list[CellRow]:
     rows: list[CellRow] = []
     for marginal, table in zip(release.plan.marginals, release.tables, strict=True):
         for place in np.ndindex(table.shape):
@@ -128,10 +142,6 @@ class LedgerRow(TypedDict):
 
 def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
     """List the privacy budget that a unit, a lease in a window, pays. Tenants enforce their own limits."""
-    from crypto.signing import reopened
-    from federation.protocol.plan import Plan
-    from provider_server.rounds.spending import spent_by_window
-
     with opened(home, database) as store:
         plans = [reopened(Plan, record.signed_plan) for record in store.rounds.rounds()]
     delta = max((plan.delta for plan in plans), default=0.0)
@@ -155,72 +165,54 @@ def _ledger_line(row: LedgerRow) -> str:
     )
 
 
-class FindingRow(TypedDict):
-    """A workload on a context, by tokens; `alternatives` are contexts where it fails less."""
-
-    workload: str
-    context: str
-    probability_worse: float
-    risk_ratio: float
-    risk_ratio_low: float
-    risk_ratio_high: float
-    expected_failures: float
-    judgement: str
-    alternatives: list[str]
-
-
-def findings(
+def hold(
     home: Home = None,
-    database: Database = None,
-    probability: Annotated[
-        float, typer.Option(help="Show pairs that are worse than expected with at least this probability.")
-    ] = 0.5,
-    number: Annotated[
-        int | None, typer.Option("--bundle", help="Number of an older bundle; default: the newest.", show_default=False)
+    start: Annotated[
+        int | None, typer.Option(help="First hour of the window, in hours since 1970.", show_default=False)
     ] = None,
+    end: Annotated[int | None, typer.Option(help="End of the window, exclusive.", show_default=False)] = None,
+    timeout_s: Annotated[float, typer.Option(help="Seconds to wait for the outcome.")] = 7200.0,
     *,
+    give_up: Annotated[
+        bool, typer.Option("--give-up", help="Abandon the open round instead; its units count in the next one.")
+    ] = False,
     as_json: AsRows = False,
 ) -> None:
-    """List the mismatches of a bundle, most probable first, after verifying its signature."""
-    from crypto.signing import open_signed
-    from federation.protocol.bundle import Bundle
-
-    with opened(home, database) as store:
-        bundles = [open_signed(Bundle, signed, _provider_key(store)) for signed in store.bundles()]
-    matches = [bundle for bundle in bundles if number is None or bundle.number == number]
-    if not matches:
-        raise nothing_yet("no bundle yet" if number is None else f"no bundle has number {number}")
-    bundle = matches[-1]
-    shown = sorted(bundle.mismatches, key=lambda entry: -entry.probability_worse)
-    rows: list[FindingRow] = [
-        {
-            "workload": str(entry.workload),
-            "context": str(entry.context),
-            "probability_worse": entry.probability_worse,
-            "risk_ratio": entry.risk_ratio,
-            "risk_ratio_low": entry.risk_ratio_low,
-            "risk_ratio_high": entry.risk_ratio_high,
-            "expected_failures": entry.expected_failures,
-            "judgement": str(entry.judgement),
-            "alternatives": list(map(str, entry.alternatives)),
-        }
-        for entry in shown
-        if entry.probability_worse >= probability
-    ]
-    print_rows(rows, _finding_line, as_json=as_json)
+    """Hold a round now on the running server, over the last whole window or another one of its epoch."""
+    place = required(home)
+    if (start is None) != (end is None):
+        raise typer.BadParameter("pass both --start and --end, or neither")
+    with failing():
+        if give_up:
+            abandoned = cast(GivenUp, _asked(place, "give-up", {}, timeout_s))
+            print_rows([abandoned], lambda row: f"abandoned: {row['given_up'] or 'no round is open'}", as_json=as_json)
+            return
+        window = {"start": start, "end": end} if start is not None and end is not None else {}
+        answer = cast(HeldRound, _asked(place, "round", window, timeout_s))
+    print_rows([answer], _round_line, as_json=as_json)
 
 
-def _provider_key(store: "Store") -> "VerifyKey":
-    """The provider's key, from the first entry of the directory."""
-    from crypto.signing import reopened
-    from federation.protocol.directory import DirectoryEntry
+def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> dict[str, Any]:
+    """The running server's answer; its refusals are raised here."""
+    at, hint = home / CONTROL, "is `pharoah-provider serve` running on this machine, under your account?"
+    if not os.access(at, os.W_OK):
+        raise PharoahError(f"no server accepts your commands at {at}", hint=hint)
+    try:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(at)), timeout=timeout_s) as client:
+            answer = client.post(f"http://provider/pharoah/{what}", params=window)
+    except httpx.HTTPError as error:
+        raise PharoahError(f"{error}: {at}", hint=hint) from error
+    if answer.status_code not in (httpx.codes.OK, httpx.codes.CONFLICT):
+        raise PharoahError(f"the server failed ({answer.status_code}): {at}", hint="see the log of `serve`")
+    body: dict[str, Any] = answer.json()
+    if answer.status_code != httpx.codes.OK:
+        raise PharoahError(f"{body['error']}: {body['what']}", hint=body["hint"])
+    return body
 
-    return reopened(DirectoryEntry, store.entries()[0]).provider
 
-
-def _finding_line(row: FindingRow) -> str:
+def _round_line(row: HeldRound) -> str:
     return (
-        f"workload {row['workload'][:12]} on context {row['context'][:12]}: {row['risk_ratio']:.1f} times the expected"
-        f" failures (its own counts alone: {row['risk_ratio_low']:.1f}–{row['risk_ratio_high']:.1f});"
-        f" among all pairs, probability that it is worse: {row['probability_worse']:.0%}"
+        f"round {row['round_id'][:12]}: hours {row['start_hour']}–{row['end_hour']},"
+        f" {counted_as(row['contributors'], 'contribution')}, {counted_as(row['cells'], 'cell')},"
+        f" epsilon {row['epsilon']:.3f}, {row['seconds']:.1f} s"
     )

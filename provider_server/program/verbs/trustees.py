@@ -1,4 +1,4 @@
-"""The verb that puts a handover of the trustees in force."""
+"""`pharoah-provider trustees`: a handover put in force, and the keys by which claims of tenants are verified."""
 
 from contextlib import closing
 from pathlib import Path
@@ -6,9 +6,16 @@ from typing import Annotated, TypedDict
 
 import typer
 
-from federation.base.console import InputFile
-from federation.base.screen import say
+from crypto.codec import decode
+from federation.base.console import AsJson, InputFile
+from federation.base.key_files import HomeError, read
+from federation.base.screen import say, show, show_json
+from federation.base.visible import json_text, reason
+from federation.protocol.anchors import verification_keys
+from federation.protocol.ceremony import Committee
+from federation.protocol.enrolment import fingerprint
 from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required
+from provider_server.rounds import home as homes
 
 
 class ReseatRow(TypedDict):
@@ -37,12 +44,6 @@ def reseat(
 
     Nothing changes unless as many trustees signed it as a token needs. A renewal waits until no round is open.
     """
-    from crypto.codec import decode
-    from federation.base.key_files import read
-    from federation.protocol.ceremony import Committee
-    from federation.protocol.enrolment import fingerprint
-    from provider_server.rounds import home as homes
-
     place = required(home)
     with failing():
         agreed = decode(Committee, read(committee))
@@ -56,9 +57,38 @@ def reseat(
         "changed": [trustee.index for trustee in agreed.trustees if before[trustee.index] != trustee.verify_key],
     }
     print_rows([row], _reseat_line, as_json=as_json)
-    say("next: restart `pharoah-provider serve`; a successor needs a new invitation (`pharoah-provider enrol`)")
+    say("next: restart `pharoah-provider serve`; a successor needs a new invitation (`pharoah-provider tenants enrol`)")
 
 
 def _reseat_line(row: ReseatRow) -> str:
     seats = ", ".join(map(str, row["changed"])) or "none"
     return f"head {row['fingerprint']}, seats with other holders: {seats}"
+
+
+def keys(
+    home: Home = None,
+    database: Database = None,
+    out: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write them to this file, as JSON.", show_default=False)
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Show the keys by which a tenant's claim is verified: the provider's, and those of all trustees, also former ones.
+
+    `quorum` is how many trustees must have seen what a claim shows.
+    """
+    place = required(home)
+    with failing():
+        with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
+            trusted = verification_keys(provider.members.chain)
+        if out:
+            try:
+                out.write_text(json_text(trusted) + "\n", encoding="utf-8")
+            except OSError as error:
+                raise HomeError(f"{reason(error)}: {out}", hint="pass another --out") from error
+    if as_json:
+        show_json(trusted)
+    elif not out:
+        show(f"provider   {trusted['provider']}", *(f"trustee {seat}  {key}" for seat, key in trusted["trustees"]))
+        show(f"quorum     {trusted['quorum']}")
