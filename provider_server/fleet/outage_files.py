@@ -35,7 +35,7 @@ from federation.base.foreign import MALFORMED
 from federation.base.reading import ReadLimits, SourceError, form_of, is_text, open_inputs
 from federation.base.visible import counted_as
 from provider_server.fleet.health_events import documents, outages_told
-from provider_server.fleet.slurm_nodes import events_of, events_told
+from federation.base.slurm_nodes import events_of, events_told
 
 SCHEMA = {"node": pl.String, "start_h": pl.Float64, "end_h": pl.Float64, "kind": pl.String}
 UNKNOWN = "unknown"
@@ -281,8 +281,10 @@ def _of_events(
     events: Sequence[tuple[int, str, str, str, str]], path: Path, left_out: Sequence[str]
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
     columns = {PLACE: pl.UInt32, **dict.fromkeys(("node", "start", "end", "kind"), pl.String)}
-    rows, more = _checked(pl.DataFrame(events, schema=columns, orient="row"), path)
-    return rows, (*left_out, *more)
+    told = [event for event in events if event[2]]
+    rows, more = _checked(pl.DataFrame(told, schema=columns, orient="row"), path)
+    timeless = (f"node {event[1]}: nothing tells since when it is out" for event in events if not event[2])
+    return rows, (*timeless, *left_out, *more)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
