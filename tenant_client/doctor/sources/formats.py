@@ -11,6 +11,8 @@ before these: docs/architecture.md, "Plug-ins".
 'kernel log'
 """
 
+import io
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,15 +29,19 @@ from tenant_client.doctor.sources import (
     nccl_log,
     nccl_ras,
     nccl_ras_text,
+    slurm_records,
+    stacks,
+    tool_reports,
 )
-from tenant_client.doctor.sources.evidence import Evidence
+from tenant_client.doctor.sources.evidence import Evidence, NoFault
 from tenant_client.doctor.sources.flight_recorder import Dump
 from tenant_client.doctor.sources.job_log import Leftover
 
 Found = (
-    Evidence | Dump | nccl_ras.Answer | Leftover
-)  # dumps, and answers, say most where all of a job are seen together
+    Evidence | NoFault | Dump | nccl_ras.Answer | stacks.Stack | Leftover
+)  # dumps, answers and stacks say most where all of a job are seen together
 _HEAD = 16 << 10
+_OF_A_JOB = re.compile(rb"^(?:\S+ )?Traceback \(most recent|^\S*Error: |^\[rank\d|^(?:srun|slurmstepd): |\bstep\b.*\bloss\b", re.M)
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 
 
@@ -61,6 +67,40 @@ class Head:
         return self.data.decode("utf-8", "replace") if is_text(self.data) else ""
 
 
+_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}\[\]]')
+_A_LOG = ("text", "a binary file of no known form")
+_MOST_KEYS = 8
+
+
+def shape_of(head: Head) -> str:
+    """What a text is of which nothing was recognised, for a person: its form, with its keys or columns; "" for a log."""
+    form = form_of(head.data)
+    if form in _A_LOG:
+        return ""
+    keys = _keys(head.text) if head.text.lstrip()[:1] in ("{", "[") else []
+    if "table" in form:
+        keys = [cell.strip(' "') for cell in head.text.split("\n", 1)[0].split(",")]
+    named = ", ".join(key[:40] for key in keys[:_MOST_KEYS])
+    what = "columns" if "table" in form else "keys"
+    return f"{form.removeprefix('other ')}{f' with the {what} {named}' if named else ''}"
+
+
+def _keys(text: str) -> list[str]:
+    """The keys of the first object of a JSON text, which may be cut off."""
+    keys, depth, own = list[str](), 0, 0
+    for token in _TOKEN.finditer(text):
+        if token[0] in ("{", "["):
+            depth += 1
+            own = own or depth * (token[0] == "{")
+        elif token[0] in ("}", "]"):
+            depth -= 1
+            if depth < own:
+                break
+        elif token[2] and depth == own:
+            keys.append(token[1])
+    return keys
+
+
 @dataclass(frozen=True)
 class Format:
     """One format by its name for a person: whether a file that begins so has it, and what one holds, in its order."""
@@ -80,6 +120,18 @@ def _job_log(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | Le
     yield leftover
     for seen in job_log.read(reader, limits, leftover):
         yield replace(seen, rank=rank) if seen.rank is None else seen
+
+
+def _report(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | NoFault | Leftover]:
+    """A tool's report, and as a job's log where such a log goes on below it: many begin with `nvidia-smi`."""
+    data = reader.read(limits.total_bytes)
+    yield from tool_reports.read(_again(data, reader), limits)
+    if _OF_A_JOB.search(data):
+        yield from _job_log(_again(data, reader), limits)
+
+
+def _again(data: bytes, reader: CappedReader) -> CappedReader:
+    return CappedReader(io.BytesIO(data), reader.file, len(data) + 1)
 
 
 def _system_log(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | Leftover]:
@@ -106,6 +158,7 @@ def _of_host(form: str) -> Callable[[Head], bool]:
     return lambda head: host_log.form_of(head.text) == form
 
 
+EMPTY, JOB_LOG = "an empty file", "job log"
 _RAS = "answer of NCCL's RAS"
 FORMATS = (
     Format("flight recorder dump", _is_dump, _dump),
@@ -114,12 +167,16 @@ FORMATS = (
     Format("torchelastic error file", lambda head: elastic.looks_like(head.text), elastic.read),
     Format("kernel log", lambda head: kernel_log.looks_like(head.text), kernel_log.read),
     Format(_RAS, lambda head: nccl_ras_text.looks_like(head.text), nccl_ras_text.read),
+    Format("report of a tool", lambda head: tool_reports.looks_like(head.text), _report),
+    Format("Slurm's record of jobs", lambda head: slurm_records.looks_like_jobs(head.text), slurm_records.read_jobs),
+    Format("Slurm's record of nodes", lambda head: slurm_records.looks_like_nodes(head.text), slurm_records.read_nodes),
+    Format("stacks of processes", lambda head: stacks.looks_like(head.text), stacks.read),
     # A job that NCCL logs at length writes other lines, too.
     Format("NCCL log", lambda head: nccl_log.looks_like(head.text), _job_log),
     Format(host_log.BUG_REPORT, _of_host(host_log.BUG_REPORT), kernel_log.read),
     Format(host_log.SYSTEM_LOG, _of_host(host_log.SYSTEM_LOG), _system_log),
     *(Format(form, _of_host(form), _nothing) for form in host_log.OTHERS),
-    Format("job log", lambda head: bool(head.text), _job_log),
-    Format("an empty file", lambda head: not head.data, _nothing),
+    Format(EMPTY, lambda head: not head.data.strip() and len(head.data) < _HEAD, _nothing),
+    Format(JOB_LOG, lambda head: bool(head.text), _job_log),
     Format("unknown", lambda head: True, _unknown),
 )

@@ -67,12 +67,16 @@ class Tool:
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a report: its device, "" above the first, the path of words above it, and its line, 0 in JSON."""
+    """A value of a report: its device, "" above the first, the path of words above it, and its line, 0 in JSON.
+
+    `at` is when it was read, as a table of times has it.
+    """
 
     device: str
     key: str
     value: str
     line: int
+    at: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,7 +143,7 @@ def _evidence(tool: Tool, device: str, own: Sequence[tuple[int, Value]], file: s
     said = dict.fromkeys(f"{' '.join(one.key.split('/')[-_PATH:])} {one.value[:120]}" for _, one in own)
     what = f"{tool.of} {device}" if device else f"the {tool.of}"
     more = f" and {len(said) - _SHOWN} more" if len(said) > _SHOWN else ""
-    when = ", perhaps of an earlier time" if fault.earlier else ""
+    when = ", perhaps of an earlier time" if fault.earlier else f", from {first.at[:40]} on" if first.at else ""
     shown = ", ".join(list(said)[:_SHOWN]).replace("_", " ")
     text = f"{tool.name}: {what}: {shown}{more}{when}"[:_TEXT]
     gpu, host = (device if tool.of in ("GPU", "NPU") else ""), (device if tool.of == "node" else "")
@@ -236,10 +240,10 @@ def _of_csv(text: str) -> Iterator[Value]:
         names = [_words(cell.split("[")[0]) for cell in next(rows, [])]
         of_device = next((names.index(name) for name in _DEVICE_KEYS if name in names), None)
         for cells in rows:
-            at = of_device is not None and of_device < len(cells)
-            device = cells[of_device].strip() if at and of_device is not None else ""
+            device = cells[of_device].strip() if of_device is not None and of_device < len(cells) else ""
+            at = next((cell.strip() for name, cell in zip(names, cells, strict=False) if name == "timestamp"), "")
             for name, cell in zip(names, cells, strict=False):
-                yield Value(device, name, cell.strip()[:_LONGEST], rows.line_num)
+                yield Value(device, name, cell.strip()[:_LONGEST], rows.line_num, at)
     except csv.Error:  # a cell beyond the module's limit
         return
 
