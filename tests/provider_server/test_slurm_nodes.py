@@ -51,7 +51,7 @@ def test_what_is_left_out_is_told_by_its_row_in_the_file(tmp_path: Path) -> None
     assert read_outages(written(tmp_path, text)).left_out == (
         "1 row, the first row 1: no node",
         "1 row, the first row 7: end 'soon' is no time",
-        "1 row, the first row 6: it ends before it starts",
+        "1 row, the first row 6: it ends before it starts: 'n5', from 2026-11-23T03:13Z to 2026-11-23T02:13Z",
     )
 
 

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
+from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs, shape_of
 from federation.base.visible import counted_as
 from federation.protocol.causes import Domain
 from tenant_client.doctor.diagnosis import collectives
@@ -50,7 +50,7 @@ from tenant_client.doctor.sources.cues import Level, level_of
 from tenant_client.doctor.sources.evidence import Evidence, NoFault, Role
 from tenant_client.doctor.sources.exit_status import EXIT_CODE
 from tenant_client.doctor.sources.flight_recorder import Dump
-from tenant_client.doctor.sources.formats import EMPTY, FORMATS, JOB_LOG, Format, Found, Head, NotOfAJob, shape_of
+from tenant_client.doctor.sources.formats import EMPTY, FORMATS, JOB_LOG, Format, Found, Head, NotOfAJob
 from tenant_client.doctor.sources.job_log import Leftover
 from tenant_client.doctor.sources.reasons import REASONS, UNKNOWN
 from tenant_client.doctor.sources.scanning import Line
@@ -62,7 +62,10 @@ _HINTS = 5
 _HEADS = 3
 _MOST_FILES = 100_000
 _MOST_LOCAL = 8  # ranks of most hosts
-_READ = "read are logs of jobs, kernels and schedulers, dumps and stacks, and what tools print of GPUs, links and nodes"
+_READ = (
+    "read are logs of jobs, kernels and schedulers, dumps and stacks, and what tools print of GPUs, links,"
+    " nodes and jobs"
+)
 _IS_PACKED = re.compile(r"\bunpack")
 _BESIDE_SLEEP = 100  # lines
 _LESSON = "lessons"
@@ -437,7 +440,8 @@ def explain(gathered: Gathered, lessons: Lessons) -> Diagnosis:
 def _nothing(gathered: Gathered) -> str:
     """What the files are, where none of them says anything of a failure."""
     logs = [file for file, form in gathered.taken_for.items() if form != EMPTY and file not in gathered.no_faults]
-    shapes = {file: shape for file, head in gathered.heads.items() if (shape := shape_of(head))}
+    shapes = {file: shape_of(head.data) for file, head in gathered.heads.items()}
+    shapes = {file: shape for file, shape in shapes.items() if shape != "text"}
     parts = [f"{file}: {text}" for file, text in list(gathered.no_faults.items())[:_HEADS]]
     if not logs and not parts and gathered.taken_for:
         first, *others = gathered.taken_for

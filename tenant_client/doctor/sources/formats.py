@@ -67,40 +67,6 @@ class Head:
         return self.data.decode("utf-8", "replace") if is_text(self.data) else ""
 
 
-_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}\[\]]')
-_A_LOG = ("text", "a binary file of no known form")
-_MOST_KEYS = 8
-
-
-def shape_of(head: Head) -> str:
-    """What a text is of which nothing was recognised, for a person: its form, with its keys or columns; "" for a log."""
-    form = form_of(head.data)
-    if form in _A_LOG:
-        return ""
-    keys = _keys(head.text) if head.text.lstrip()[:1] in ("{", "[") else []
-    if "table" in form:
-        keys = [cell.strip(' "') for cell in head.text.split("\n", 1)[0].split(",")]
-    named = ", ".join(key[:40] for key in keys[:_MOST_KEYS])
-    what = "columns" if "table" in form else "keys"
-    return f"{form.removeprefix('other ')}{f' with the {what} {named}' if named else ''}"
-
-
-def _keys(text: str) -> list[str]:
-    """The keys of the first object of a JSON text, which may be cut off."""
-    keys, depth, own = list[str](), 0, 0
-    for token in _TOKEN.finditer(text):
-        if token[0] in ("{", "["):
-            depth += 1
-            own = own or depth * (token[0] == "{")
-        elif token[0] in ("}", "]"):
-            depth -= 1
-            if depth < own:
-                break
-        elif token[2] and depth == own:
-            keys.append(token[1])
-    return keys
-
-
 @dataclass(frozen=True)
 class Format:
     """One format by its name for a person: whether a file that begins so has it, and what one holds, in its order."""

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from signal import Signals
 
 import msgspec
@@ -46,7 +46,7 @@ _JSON = re.compile(r'(?s)\s*\{(?=.{0,16000}"job_id"\s*:)(?=.{0,16000}"(?:job_)?s
 _NODES = re.compile(r"\s*(?:REASON\s+USER\s+TIMESTAMP\s+NODELIST\b|NodeName=\S+\s|(?:\w+\|)*NodeName\|)")
 _NODES_JSON = re.compile(r'(?s)\s*\{(?=.{0,16000}"(?:nodes|sinfo)"\s*:\s*\[)(?=.{0,16000}"(?:slurmd_start_time|state_flags|reason_changed_at|cpu_load|alloc_cpus|partitions?|weight)"\s*:)')  # fmt: skip
 _SET = re.compile(r"(\w[\w/:]*)=(.*?)(?=\s+\w[\w/:]*=|\s*$)", re.DOTALL)
-_CODE = re.compile(r"\s*(\d{1,5})(?::(\d{1,3}))?")
+_CODE = re.compile(r"\s*(\d{1,5})(?::(\d{1,3}))?(?!\d)", re.ASCII)
 _RAISED = re.compile(r"RaisedSignal:(\d{1,3})")
 
 
@@ -73,7 +73,7 @@ class Job:
     @property
     def host(self) -> str:
         """Its node, where it has one alone."""
-        names = [] if self.nodes.startswith(("(", "None")) else list(hostlist(self.nodes[:_TEXT]))
+        names = [] if self.nodes.startswith(("(", "None")) else list(islice(hostlist(self.nodes[:_TEXT]), 2))
         return names[0] if len(names) == 1 else ""
 
 
