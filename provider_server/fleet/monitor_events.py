@@ -25,7 +25,17 @@ from federation.base.foreign import LATEST_S
 
 Row = tuple[str, float, float | None, str]
 UNKNOWN = "unknown"
-_NODE = ("node", "nodename", "node_name", "kubernetes_node", "Hostname", "hostname", "host", "exported_instance", "instance")
+_NODE = (
+    "node",
+    "nodename",
+    "node_name",
+    "kubernetes_node",
+    "Hostname",
+    "hostname",
+    "host",
+    "exported_instance",
+    "instance",
+)
 _PORT = re.compile(r":\d{1,5}$")
 _IS_UP = re.compile(r"(?:^|_)(?:up|ready|healthy?|alive|success|online|reachable)$|^kube_node_status_condition$")
 

@@ -213,7 +213,12 @@ def test_times_without_a_zone_beside_others_with_one_are_doubted(tmp_path: Path)
 
 def alert(node: str, end: str | None, status: object = "firing", **labels: str) -> dict[str, Any]:
     ends = {} if end is None else {"endsAt": end}
-    return {"status": status, "labels": {"alertname": "Down", "node": node, **labels}, "startsAt": "2026-01-01T06:00:00Z", **ends}
+    return {
+        "status": status,
+        "labels": {"alertname": "Down", "node": node, **labels},
+        "startsAt": "2026-01-01T06:00:00Z",
+        **ends,
+    }
 
 
 ACTIVE = {"state": "active", "silencedBy": []}
@@ -222,9 +227,15 @@ ACTIVE = {"state": "active", "silencedBy": []}
 @pytest.mark.parametrize(
     "told",
     [
-        {"version": "4", "alerts": [alert("a", "0001-01-01T00:00:00Z"), alert("b", "2026-01-01T08:00:00Z", "resolved")]},
+        {
+            "version": "4",
+            "alerts": [alert("a", "0001-01-01T00:00:00Z"), alert("b", "2026-01-01T08:00:00Z", "resolved")],
+        },
         [alert("a", "2026-01-01T06:09:00Z", ACTIVE), alert("b", "2026-01-01T08:00:00Z", {"state": "expired"})],
-        [{"alerts": [alert("b", None)]}, {"alerts": [alert("a", None), alert("b", "2026-01-01T08:00:00Z", "resolved")]}],
+        [
+            {"alerts": [alert("b", None)]},
+            {"alerts": [alert("a", None), alert("b", "2026-01-01T08:00:00Z", "resolved")]},
+        ],
         {"alerts": [alert("", None, instance="a:9100"), alert("b", "2026-01-01T08:00:00Z", "resolved")]},
     ],
     ids=["webhook", "amtool", "told again", "by instance"],
@@ -238,7 +249,10 @@ def test_an_alert_that_fires_has_not_ended(told: object, tmp_path: Path) -> None
 def answer(values: dict[str, str], name: str = "up", kind: str = "matrix") -> str:
     start = 3600 * NEW_YEAR_H
     series = [
-        {"metric": {"__name__": name, "instance": f"{node}:9400"}, "values": [[start + 600 * at, one] for at, one in enumerate(of)]}
+        {
+            "metric": {"__name__": name, "instance": f"{node}:9400"},
+            "values": [[start + 600 * at, one] for at, one in enumerate(of)],
+        }
         for node, of in values.items()
     ]
     return json.dumps({"status": "success", "data": {"resultType": kind, "result": series}})
@@ -257,12 +271,18 @@ def test_an_answer_of_prometheus_is_outages_while_a_target_was_not_up(tmp_path: 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (answer({"a": "10"}, name="DCGM_FI_DEV_GPU_UTIL"), "answer of Prometheus of DCGM_FI_DEV_GPU_UTIL, which does not say"),
+        (
+            answer({"a": "10"}, name="DCGM_FI_DEV_GPU_UTIL"),
+            "answer of Prometheus of DCGM_FI_DEV_GPU_UTIL, which does not say",
+        ),
         (answer({"a": "10"}, kind="vector"), "of one moment"),
         ('{"resourceMetrics": []}', r"an export of OpenTelemetry \(OTLP\) with the keys resourceMetrics"),
         ('{"incidents": [{"created_at": "2026"}]}', "a list of incidents with the keys incidents"),
         ('{"what": 1, "ever": 2}', "JSON with the keys what, ever"),
-        (json.dumps({"alerts": [{"labels": {"alertname": "x"}, "startsAt": "2026-01-01T06:00:00Z"}]}), "none of a node"),
+        (
+            json.dumps({"alerts": [{"labels": {"alertname": "x"}, "startsAt": "2026-01-01T06:00:00Z"}]}),
+            "none of a node",
+        ),
         (json.dumps({"alerts": [{"labels": 3}]}), "none of a node: alert 1"),
     ],
 )

@@ -349,7 +349,10 @@ PLACE = "-- GPU 3 managed by process 77 on node n2"
             ],
             [4, 5],
         ),
-        (["15 ranks have launched up to operation 8", f"Rank 11 has launched up to operation 9 {PLACE}"], [None]),  # ahead
+        (
+            ["15 ranks have launched up to operation 8", f"Rank 11 has launched up to operation 9 {PLACE}"],
+            [None],
+        ),  # ahead
         (["3 ranks have launched up to operation 9", "5 ranks have launched up to operation 8"], [None]),
         ([], [None]),
     ],
@@ -388,7 +391,11 @@ def test_the_text_names_the_rank_that_is_behind(tmp_path: Path) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(0, len(TEXT) - 1), st.integers(0, 60), st.sampled_from(["", "9" * 400, "\0", "Rank ", " -- GPU", "²"]))
+@given(
+    st.integers(0, len(TEXT) - 1), st.integers(0, 60), st.sampled_from(["", "9" * 400, "\0", "Rank ", " -- GPU", "²"])
+)
 def test_any_text_of_ras_ends_in_symptoms(at: int, cut: int, put: str) -> None:
     data = (TEXT[:at] + put + TEXT[at + cut :]).encode()
-    assert all(one.role is Role.SYMPTOM for one in nccl_ras_text.read(CappedReader(io.BytesIO(data), "ras.txt", 1 << 20)))
+    assert all(
+        one.role is Role.SYMPTOM for one in nccl_ras_text.read(CappedReader(io.BytesIO(data), "ras.txt", 1 << 20))
+    )

@@ -121,8 +121,16 @@ def by_signal(number: int) -> dict[str, Any]:
         (a_job(state=["NODE_FAIL", "REQUEUED"]), "node_failure", "9"),
         (a_job(job_state=["OUT_OF_MEMORY"]), "host_out_of_memory", "9"),  # as scontrol has it
         (a_job(state={"current": ["FAILED"]}, exit_code=by_signal(11)), "segmentation_fault", "9"),
-        (a_job(state={"current": ["FAILED"]}, array={"job_id": 7, "task_id": {"set": True, "number": 4}}), "unknown", "7_4"),
-        (a_job(state={"current": ["FAILED"]}, het={"job_id": 7, "job_offset": {"set": True, "number": 1}}), "unknown", "7+1"),
+        (
+            a_job(state={"current": ["FAILED"]}, array={"job_id": 7, "task_id": {"set": True, "number": 4}}),
+            "unknown",
+            "7_4",
+        ),
+        (
+            a_job(state={"current": ["FAILED"]}, het={"job_id": 7, "job_offset": {"set": True, "number": 1}}),
+            "unknown",
+            "7+1",
+        ),
         (
             a_job(
                 state={"current": ["FAILED"]},
@@ -183,9 +191,24 @@ WHY = "   Reason={} [root@2026-03-04T05:06:07]"
 @pytest.mark.parametrize(
     ("text", "reason", "host", "part"),
     [
-        (SINFO + "Not responding       slurm     2026-03-04T05:06:07 n[7-8]\n", "node_failure", "n7", "n7, n8: Not resp"),
-        (SINFO + "NHC: no IB port up   root      2026-03-04T05:06:07 n7\n", "network_error", "n7", "since 2026-03-04T05:06:07"),
-        (SHOWN.format("DOWN*", WHY.format("Node unexpectedly rebooted")), "node_failure", "n7", "unexpectedly rebooted"),
+        (
+            SINFO + "Not responding       slurm     2026-03-04T05:06:07 n[7-8]\n",
+            "node_failure",
+            "n7",
+            "n7, n8: Not resp",
+        ),
+        (
+            SINFO + "NHC: no IB port up   root      2026-03-04T05:06:07 n7\n",
+            "network_error",
+            "n7",
+            "since 2026-03-04T05:06:07",
+        ),
+        (
+            SHOWN.format("DOWN*", WHY.format("Node unexpectedly rebooted")),
+            "node_failure",
+            "n7",
+            "unexpectedly rebooted",
+        ),
         (SHOWN.format("DOWN+DRAIN", ""), "node_failure", "n7", "no reason told"),
         (SHOWN.format("IDLE+DRAIN", WHY.format("maintenance on Tuesday")), "", "", "none is out but 1 node by plan"),
         (SHOWN.format("IDLE", ""), "", "", "none is out"),
@@ -221,7 +244,9 @@ SEEDS = [
 @given(st.sampled_from(SEEDS), st.data())
 def test_any_text_ends_in_evidence_or_none(text: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(text)))
-    put = data.draw(st.sampled_from(["", "9" * 400, "[" * 2000, "\0", "|", "=", "null", "{}", "[]", "-1", "²", "0-9999999999"]))
+    put = data.draw(
+        st.sampled_from(["", "9" * 400, "[" * 2000, "\0", "|", "=", "null", "{}", "[]", "-1", "²", "0-9999999999"])
+    )
     changed = text[:at] + put + text[at + data.draw(st.integers(0, 40)) :]
     looks_like_jobs(changed)
     looks_like_nodes(changed)

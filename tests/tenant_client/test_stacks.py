@@ -28,7 +28,9 @@ def py_spy(calls: Calls) -> str:
 
 def py_spy_json(calls: Calls) -> str:
     def thread(name: str, calls: Calls) -> dict[str, object]:
-        frames = [{"name": call, "filename": f"/x/{file}", "short_filename": file, "line": line} for call, file, line in calls]
+        frames = [
+            {"name": call, "filename": f"/x/{file}", "short_filename": file, "line": line} for call, file, line in calls
+        ]
         return {"pid": 71, "thread_name": name, "owns_gil": False, "os_thread_id": len(name), "frames": frames}
 
     return json.dumps([thread("Thread-1", HELPER), thread("MainThread", calls)], indent=2)
@@ -109,7 +111,9 @@ def test_the_odd_rank_is_shown_and_no_cause_is_claimed(tmp_path: Path) -> None:
 
 def test_ranks_that_are_all_together_or_nowhere_are_told_so(tmp_path: Path) -> None:
     together = [stack for rank in range(3) for stack in stacks_in(py_spy(CALLS), f"rank{rank}")]
-    assert [one.text for one in odd_stacks(together)] == ["ranks 0, 1, 2 are all in wait (torch/dist.py:41) < step (train.py:7)"]
+    assert [one.text for one in odd_stacks(together)] == [
+        "ranks 0, 1, 2 are all in wait (torch/dist.py:41) < step (train.py:7)"
+    ]
     apart = [*stacks_in(py_spy(CALLS), "rank0"), *stacks_in(py_spy(OTHER), "rank1")]
     assert [one.rank for one in odd_stacks(apart)] == [0, 1]
     (alone,) = odd_stacks(together[:1])

@@ -24,13 +24,17 @@ def read(text: str) -> Found:
 def told(text: str) -> list[tuple[str, str]]:
     """Reason and device of each fault."""
     assert tool_reports.looks_like(text[: 16 << 10])
-    return [(one.reason, one.gpu or one.host or one.text.split(": ")[1]) for one in read(text) if isinstance(one, Evidence)]
+    return [
+        (one.reason, one.gpu or one.host or one.text.split(": ")[1]) for one in read(text) if isinstance(one, Evidence)
+    ]
 
 
 # ---- each tool, with a fault and without -----------------------------------------------------------------------------
 
 
-def nvidia_q(volatile: int = 0, aggregate: int = 0, failed: str = "No", hot: str = "Not Active", retired: int = 0) -> str:
+def nvidia_q(
+    volatile: int = 0, aggregate: int = 0, failed: str = "No", hot: str = "Not Active", retired: int = 0
+) -> str:
     def gpu(bus: str, *values: object) -> str:
         volatile, aggregate, failed, hot, retired = values
         return f"""
@@ -100,12 +104,15 @@ Tue Mar 10 04:17:52 2026
 
 
 def nvlink(second: str) -> str:
-    return f"GPU 0: NVIDIA A100 (UUID: GPU-a)\n\t Link 0: 25 GB/s\nGPU 1: NVIDIA A100 (UUID: GPU-b)\n\t Link 0: {second}\n"
+    return (
+        f"GPU 0: NVIDIA A100 (UUID: GPU-a)\n\t Link 0: 25 GB/s\nGPU 1: NVIDIA A100 (UUID: GPU-b)\n\t Link 0: {second}\n"
+    )
 
 
 def amd(count: int) -> str:
     gpus = [
-        {"gpu": gpu, "ecc": {"total_correctable_count": 7, "total_uncorrectable_count": count * gpu}} for gpu in range(2)
+        {"gpu": gpu, "ecc": {"total_correctable_count": 7, "total_uncorrectable_count": count * gpu}}
+        for gpu in range(2)
     ]
     return json.dumps({"gpu_data": gpus})
 
@@ -121,11 +128,15 @@ def amd_text(count: int) -> str:
 def rocm(count: int) -> str:
     rows = "         Block       Status    Correctable Error  Uncorrectable Error  \n           UMC        ENABLED       3     {}  \n"
     head = "\n==== ROCm System Management Interface ====\n==== RAS Info ====\n\n"
-    return head + "".join(f"GPU[{gpu}]: \tRAS INFO\n{rows.format(count * gpu)}          SDMA       DISABLED\n" for gpu in range(2))
+    return head + "".join(
+        f"GPU[{gpu}]: \tRAS INFO\n{rows.format(count * gpu)}          SDMA       DISABLED\n" for gpu in range(2)
+    )
 
 
 def rocm_json(count: int) -> str:
-    return json.dumps({f"card{gpu}": {"UMC Uncorrectable Errors": str(count * gpu), "GPU use (%)": "9"} for gpu in range(2)})
+    return json.dumps(
+        {f"card{gpu}": {"UMC Uncorrectable Errors": str(count * gpu), "GPU use (%)": "9"} for gpu in range(2)}
+    )
 
 
 def dcgm(status: str, name: str = "memory", warning: str = "") -> str:
@@ -138,7 +149,14 @@ def dcgm(status: str, name: str = "memory", warning: str = "") -> str:
 def dcgm_table(result: str) -> str:
     line = "+---------------------------+------------------------------------------------+\n"
     row = "| {:<25} | {:<46} |\n".format
-    return "Successfully ran diagnostic for group.\n" + line + row("Diagnostic", "Result") + line + row("NVLink", result) + line
+    return (
+        "Successfully ran diagnostic for group.\n"
+        + line
+        + row("Diagnostic", "Result")
+        + line
+        + row("NVLink", result)
+        + line
+    )
 
 
 def xpu(status: str) -> str:
@@ -253,7 +271,13 @@ ROWS: list[tuple[Callable[..., str], object, object, str, str]] = [
     (ibstatus, "1: DOWN", "4: ACTIVE", "network_error", "port mlx5_1 port 1"),
     (rdma, "DOWN", "ACTIVE", "network_error", "port mlx5_1/1"),
     (rdma_json, "DISABLED", "LINK_UP", "network_error", "port mlx5_1 port 1"),
-    (ibdiagnet, '-W- n1/P1 "symbol_error_counter" increased (delta=9)', "-I- Ports checked", "network_error", "port n1/P1"),
+    (
+        ibdiagnet,
+        '-W- n1/P1 "symbol_error_counter" increased (delta=9)',
+        "-I- Ports checked",
+        "network_error",
+        "port n1/P1",
+    ),
     (sinfo, "down*", "alloc", "node_failure", "n9"),
 ]
 IDS = [f"{report.__name__}-{number}" for number, (report, *_) in enumerate(ROWS)]
@@ -312,7 +336,9 @@ def diagnosed(folder: Path, **files: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    batch["ids"]\nKeyError: \'ids\'\n'
+TRACEBACK = (
+    'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    batch["ids"]\nKeyError: \'ids\'\n'
+)
 
 
 def test_a_report_names_the_cause_where_no_log_does(tmp_path: Path) -> None:
@@ -337,7 +363,9 @@ def test_a_healthy_report_is_told_as_one(tmp_path: Path) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(ROWS), st.data())
-def test_any_text_ends_in_evidence_or_none(row: tuple[Callable[..., str], object, object, str, str], data: st.DataObject) -> None:
+def test_any_text_ends_in_evidence_or_none(
+    row: tuple[Callable[..., str], object, object, str, str], data: st.DataObject
+) -> None:
     text = row[0](row[1])
     at = data.draw(st.integers(0, len(text)))
     put = data.draw(st.sampled_from(["", "9" * 400, "[" * 2000, "\0", "|", ": ", "\n\n", '"', "-1", "null", "²"]))
@@ -346,7 +374,9 @@ def test_any_text_ends_in_evidence_or_none(row: tuple[Callable[..., str], object
     assert all(isinstance(one, Evidence | NoFault) for one in read(changed))
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"gpu": 0, "ecc": ' * 5000, "x, " * 100_000, "=" * 100_000, "# " * 50_000])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"gpu": 0, "ecc": ' * 5000, "x, " * 100_000, "=" * 100_000, "# " * 50_000]
+)
 def test_long_beginnings_are_soon_dismissed(text: str) -> None:
     assert not tool_reports.looks_like(text[: 16 << 10]) or list(read(text)) is not None
 

@@ -127,7 +127,7 @@ def test_a_file_says_the_same_to_each_verb_however_it_was_packed(
 @pytest.mark.parametrize(
     ("data", "form"),
     [
-        (b"\x28\xb5\x2f\xfd\x04\x00" * 20, "a zstd file; unpack it with `zstd -d`"),
+        (b"\x04\x22\x4d\x18\x04\x00" * 20, "an lz4 file; unpack it with `lz4 -d`"),
         (b"\x80\x02}q\x00.", "a pickle; refused by design"),
         (b"%PDF-1.7\nno log\n", "a PDF"),
         (b"7z\xbc\xaf\x27\x1c\x00\x04", "a 7z or RAR archive; unpack it"),
@@ -297,15 +297,15 @@ def test_damaged_files_end_in_an_error_of_ours(name: str, tmp_path: Path) -> Non
 
 
 def test_what_diagnose_passes_over_is_named_once(tmp_path: Path) -> None:
-    log, packed = b"KeyError: 'x'\n", b"\x28\xb5\x2f\xfd" + bytes(100)
+    log, packed = b"KeyError: 'x'\n", b"\x04\x22\x4d\x18" + bytes(100)
     folder = tmp_path / "logs"
     folder.mkdir()
     for name in "ab":
-        (folder / f"{name}.log.zst").write_bytes(packed)
+        (folder / f"{name}.log.lz4").write_bytes(packed)
     only = run("diagnose", folder)
     assert only.exit_code == 2
     assert only.stderr.count("left out: ") == 1
-    assert "a.log.zst, byte 0: not a log or dump of a job: a zstd file; unpack it with `zstd -d`" in only.stderr
+    assert "a.log.lz4, byte 0: not a log or dump of a job: an lz4 file; unpack it with `lz4 -d`" in only.stderr
     assert "and 1 further file" in only.stderr
     (folder / "c.log").write_bytes(log)
     (folder / "model.pt").write_bytes(b"\x80\x02" + bytes(100))  # beside logs; no one asks for it to be read

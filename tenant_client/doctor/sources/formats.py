@@ -41,7 +41,9 @@ Found = (
     Evidence | NoFault | Dump | nccl_ras.Answer | stacks.Stack | Leftover
 )  # dumps, answers and stacks say most where all of a job are seen together
 _HEAD = 16 << 10
-_OF_A_JOB = re.compile(rb"^(?:\S+ )?Traceback \(most recent|^\S*Error: |^\[rank\d|^(?:srun|slurmstepd): |\bstep\b.*\bloss\b", re.M)
+_OF_A_JOB = re.compile(
+    rb"^(?:\S+ )?Traceback \(most recent|^\S*Error: |^\[rank\d|^(?:srun|slurmstepd): |\bstep\b.*\bloss\b", re.M
+)
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 
 

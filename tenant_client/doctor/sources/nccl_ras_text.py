@@ -126,7 +126,10 @@ class _Counts:
         """The ranks behind, where they are few; else that counts differ."""
         if not self.kind:
             return
-        top, all_ranks = max((group.count for group in self.groups), default=0), sum(group.ranks for group in self.groups)
+        top, all_ranks = (
+            max((group.count for group in self.groups), default=0),
+            sum(group.ranks for group in self.groups),
+        )
         behind = [group for group in self.groups if group.count < top]
         late = sum(group.ranks for group in behind)
         named = sorted((group.count, *one) for group in behind for one in group.named)

@@ -39,10 +39,14 @@ _FILE = "slurm_records.toml"
 _MOST_BYTES, _MOST_ROWS, _MOST_SHOWN, _MOST_NAMED, _TEXT = 1 << 26, 200_000, 256, 8, 300
 _BY_EXIT = "by_exit"
 _NOT_ENDED = frozenset({"RUNNING", "R", "PENDING", "PD", "COMPLETING", "CG", "CONFIGURING", "CF", "SUSPENDED", "S"})
-_HEADER = re.compile(r"\s*(?=[^\n]*\bJob_?ID(?:Raw)?\b)(?=[^\n]*\bState\b)[\w%+-]+(?:[ |,;\t]+[\w%+-]+)+[|,;\t ]*\r?(?:\n|$)", re.I)
+_HEADER = re.compile(
+    r"\s*(?=[^\n]*\bJob_?ID(?:Raw)?\b)(?=[^\n]*\bState\b)[\w%+-]+(?:[ |,;\t]+[\w%+-]+)+[|,;\t ]*\r?(?:\n|$)", re.I
+)
 _QUEUE = re.compile(r"\s*JOBID +PARTITION +NAME +USER +ST +TIME +NODES +NODELIST\(REASON\)")
 _SHOWN = re.compile(r"\s*JobId=\d+ ")
-_JSON = re.compile(r'(?s)\s*\{(?=.{0,16000}"job_id"\s*:)(?=.{0,16000}"(?:job_)?state"\s*:)(?=.{0,16000}"(?:jobs|exit_code)"\s*:)')
+_JSON = re.compile(
+    r'(?s)\s*\{(?=.{0,16000}"job_id"\s*:)(?=.{0,16000}"(?:job_)?state"\s*:)(?=.{0,16000}"(?:jobs|exit_code)"\s*:)'
+)
 _NODES = re.compile(r"\s*(?:REASON\s+USER\s+TIMESTAMP\s+NODELIST\b|NodeName=\S+\s|(?:\w+\|)*NodeName\|)")
 _NODES_JSON = re.compile(r'(?s)\s*\{(?=.{0,16000}"(?:nodes|sinfo)"\s*:\s*\[)(?=.{0,16000}"(?:slurmd_start_time|state_flags|reason_changed_at|cpu_load|alloc_cpus|partitions?|weight)"\s*:)')  # fmt: skip
 _SET = re.compile(r"(\w[\w/:]*)=(.*?)(?=\s+\w[\w/:]*=|\s*$)", re.DOTALL)
@@ -79,7 +83,9 @@ class Job:
 
 def looks_like_jobs(head: str) -> bool:
     """Whether a file that begins so is a record of jobs."""
-    return any(form.match(head) for form in (_SHOWN, _HEADER, _QUEUE)) or (head.lstrip()[:1] == "{" and bool(_JSON.match(head)))
+    return any(form.match(head) for form in (_SHOWN, _HEADER, _QUEUE)) or (
+        head.lstrip()[:1] == "{" and bool(_JSON.match(head))
+    )
 
 
 def looks_like_nodes(head: str) -> bool:
@@ -235,7 +241,9 @@ def _of_blocks(text: str) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Of `scontrol show job`."""
     begins = [found.start() for found in re.finditer(r"(?m)^\s*JobId=", text)]
     for begin, end in pairwise([*begins, len(text)]):
-        row = {key.lower(): value for key, value in _SET.findall(text[begin : min(end, begin + 65536)].replace("\n", " "))}
+        row = {
+            key.lower(): value for key, value in _SET.findall(text[begin : min(end, begin + 65536)].replace("\n", " "))
+        }
         task = row.get("arraytaskid", "")
         if task.isdigit() and row.get("arrayjobid"):
             row["jobid"] = f"{row['arrayjobid']}_{task}"

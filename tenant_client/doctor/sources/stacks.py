@@ -30,7 +30,9 @@ _BEGINS_JSON = re.compile(r'(?s)\s*\[\s*\{(?=.{0,4000}"thread_name")(?=.{0,4000}
 _PROCESS = re.compile(r"Process (\d{1,10}): ")
 _THREAD = re.compile(r"\s*(?:Current thread|Thread|Traceback for thread) (0x[0-9a-fA-F]+|\d+)\b(.*)")
 _FRAME = re.compile(r"\s+(?P<name>\S.{0,200}?) \((?P<file>[^()]{1,400}?):(?P<line>\d{1,9})\)\s*")
-_FILE = re.compile(r'\s+(?:\(\w+\) )?File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9}),? in (?P<name>\S.{0,200}?)\s*')
+_FILE = re.compile(
+    r'\s+(?:\(\w+\) )?File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,9}),? in (?P<name>\S.{0,200}?)\s*'
+)
 _RANK = re.compile(r"(?i)(?<![a-z])r(?:ank)?[._-]?(\d{1,6})(?!\d)")
 
 
@@ -129,7 +131,9 @@ def _of_json(text: str) -> Iterator[_Thread]:
             continue
         own = [one for one in thread["frames"][:_MOST_FRAMES] if isinstance(one, dict)]
         frames = tuple(
-            Frame(str(one.get("name"))[:_LETTERS], str(one.get("short_filename") or one.get("filename"))[:_LETTERS], line)
+            Frame(
+                str(one.get("name"))[:_LETTERS], str(one.get("short_filename") or one.get("filename"))[:_LETTERS], line
+            )
             for one in own
             if isinstance(line := one.get("line"), int)
         )
