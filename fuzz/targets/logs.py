@@ -101,14 +101,15 @@ REPORTS = (
     b'[{"gpu": 0, "ecc": {"total_uncorrectable_count": 3}}]',
     b"+-------------------------+\n| NVIDIA-SMI 570 |\n| GPU  Name | Bus-Id | Volatile Uncorr. ECC |\n"
     b"| 0 A100 | 00000000:07:00.0 Off | 4 |\n",
-    b'Errors for "n1"\n   GUID 0xb8 port 1: [LinkDownedCounter == 3]\n   Link info: 1 1[ ] ==( 4X )==> 0xfc 5 7[ ] "leaf" ( )\n',
+    b'Errors for "n1"\n   GUID 0xb8 port 1: [LinkDownedCounter == 3]\n'
+    b'   Link info: 1 1[ ] ==( 4X )==> 0xfc 5 7[ ] "leaf" ( )\n',
     b"link mlx5_0/1 state DOWN physical_state POLLING netdev ib0\n",
     b"JobID|State|ExitCode|NodeList\n9_2|FAILED|0:11|n[1-3]\n",
     b"JobId=9 JobName=a\n   JobState=TIMEOUT TimeLimit=1:00\n",
     b'{"jobs": [{"job_id": 9, "state": {"current": ["FAILED"]}, "exit_code": {"signal": {"id": 11}}, "steps": []}]}',
     b"REASON USER TIMESTAMP NODELIST\nNot responding slurm 2026-06-11T04:18:22 n[1-2]\n",
     b'Process 7: python\nPython v3.12\n\nThread 7 (idle): "MainThread"\n    wait (a.py:3)\n',
-    b'[{"pid": 7, "thread_name": "MainThread", "owns_gil": false, "frames": [{"name": "f", "filename": "a", "line": 3}]}]',
+    b'[{"pid": 7, "thread_name": "MainThread", "owns_gil": 0, "frames": [{"name": "f", "file": "a", "line": 3}]}]',
 )
 
 

@@ -1,15 +1,14 @@
 """Outages as monitoring tells them: alerts of Alertmanager, and what Prometheus has of whether targets were up.
 
-| given | as |
-|---|---|
-| the body of a webhook of Alertmanager or Grafana, `amtool alert -o json`, one or one a line | an alert by its node, from `startsAt` to `endsAt`; its name is the kind |
-| an answer of Prometheus' `query_range` for a metric that is 1 while all is well (`up`, `probe_success`, `…_ready`) | from the first sample of 0 to the next of another value |
+- The body of a webhook of Alertmanager or Grafana, `amtool alert -o json`, one or one a line: an alert of a node from
+  `startsAt` to `endsAt`. Its name is the kind.
+- An answer of Prometheus' `query_range` for a metric that says what was up (`up`, `probe_success`, `…_ready`): from the
+  first sample of 0 to the next of another value. The metric is the kind.
 
 An alert that fires has not ended, whatever its `endsAt` is (the year 1, or when it expires). The node is a label that
 names one, without its port. Told again, an alert is one outage.
 
->>> told = {"alerts": [{"labels": {"node": "n1"}, "startsAt": "1970-01-01T05:00:00Z", "endsAt": "0001-01-01T00:00:00Z"}]}
->>> rows_of([told], [])
+>>> rows_of([{"labels": {"node": "n1"}, "startsAt": "1970-01-01T05:00:00Z", "endsAt": "0001-01-01T00:00:00Z"}], [])
 [('n1', 5.0, None, 'unknown')]
 """
 
@@ -53,7 +52,7 @@ class _Series(msgspec.Struct, frozen=True):
 
 
 def rows_of(documents: Sequence[object], left_out: list[str]) -> list[Row] | None:
-    """The outages of JSON documents, in order; None where they are of another kind, DecodeError where they tell none."""
+    """The outages of JSON documents, in order; None for those of another kind, DecodeError where they tell none."""
     alerts = [one for document in documents for one in _alerts(document)]
     if alerts:
         return _of_alerts(alerts, left_out)

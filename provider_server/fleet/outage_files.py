@@ -5,14 +5,15 @@
 | CSV with columns `node`, `start`, `end`, `kind` | as it is; `end` is empty while a node is not back |
 | CSV of Los Alamos (`System`, `nodenumz`, `Prob Started`, …) | node "system/number"; kind is the column of its cause |
 | JSON of NVSentinel, or of Kubernetes nodes | `health_events`: what was unhealthy until it was healthy again |
-| JSON of Alertmanager, or of Prometheus' `query_range` of what was up | by `monitor_events`: kind is the alert's or metric's name |
+| JSON of Alertmanager, or an answer of Prometheus of what was up | by `monitor_events` |
 | Slurm's events (`sacctmgr -P list event`), its nodes as text or JSON | by `slurm_nodes`; kind is that of the reason |
 | JSON of InfiniteHBD (`node_id`, `event_time` in days, `event_type`, `fault_type`) | starts joined to ends |
 
 Guarantees. Every row is an outage, be it short, inside another or still open: nothing is merged here. Rows that cannot
 be read, or end before they start, are told in `left_out` with the place of the first; where they are more than the
-others, the file is refused. So are rows of 1970 or of a time to come among rows of today. An end in the year 1 or 9999 is
-none. `doubts` says where times without a zone stand beside others with one. A `kind` is a path, from the class to the detail ("Hardware Failure/GPU").
+others, the file is refused. So are rows of 1970 or of a far time among rows of today. An end in the year 1 or 9999 is
+none. `doubts` says where times without a zone stand beside others with one. A `kind` is a path, from the class to the
+detail ("Hardware Failure/GPU").
 
 Times are hours: since 1970 (UTC where no zone is given), or of a trace since it began. CSV has numbers of hours, ISO
 8601, or month/day/year as Los Alamos writes it.
@@ -35,8 +36,8 @@ import polars as pl
 from crypto.errors import DecodeError, PharoahError
 from federation.base.foreign import LATEST_S, MALFORMED, moment
 from federation.base.reading import ReadLimits, SourceError, form_of, is_text, open_inputs, shape_of
-from federation.base.visible import counted_as
 from federation.base.slurm_nodes import events_of, events_told
+from federation.base.visible import counted_as
 from provider_server.fleet.health_events import documents, outages_told
 from provider_server.fleet.monitor_events import rows_of
 
@@ -64,8 +65,8 @@ LANL_CAUSES = ("Facilities", "Hardware", "Human Error", "Network", "Undetermined
 ONE_JOB = "a node that runs several jobs at once has one row for them, with one workload"
 EVENTS = "SLURM_TIME_FORMAT=%s sacctmgr -P list event format=NodeName,TimeStart,TimeEnd,State,Reason"
 JSON_FORMS = (
-    "pass what `kubectl get nodes -o json`, `scontrol show nodes --json`, NVSentinel, Alertmanager or a query_range of `up`"
-    " tells, or objects or a CSV file with node, start, end and kind; see docs/nodes.md"
+    "pass what `kubectl get nodes -o json`, `scontrol show nodes --json`, NVSentinel, Alertmanager or a query_range of"
+    " `up` tells, or objects or a CSV file with node, start, end and kind; see docs/nodes.md"
 )
 NONE = "a fleet without outages has no hazard to estimate"
 LIMITS = ReadLimits(total_bytes=1 << 30, archive_members=64)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from federation.base.slurm_nodes import kind_of
 from provider_server.fleet.analysis.recurrent import are_failures
 from provider_server.fleet.outage_files import UnusableOutages, read_outages
-from federation.base.slurm_nodes import kind_of
 
 SLURM = Path(__file__).parent / "slurm"
 HEADER = "NodeName|TimeStart|TimeEnd|State|Reason|User\n"

@@ -87,7 +87,8 @@ def test_tasks_of_an_array_are_jobs_of_their_own() -> None:
         "JobID\tState\tExitCode\tNodeList\n9\tFAILED\t0:11\tn1\n",
         "       JobID      State ExitCode   NodeList \n------------ ---------- -------- ---------- \n"
         "9                FAILED     0:11         n1 \n",
-        "JobId=9 JobName=\n   JobState=FAILED Reason=RaisedSignal:11(Segmentation_fault) ExitCode=0:0\n   NodeList=n1\n",
+        "JobId=9 JobName=\n   JobState=FAILED Reason=RaisedSignal:11(Segmentation_fault) ExitCode=0:0\n"
+        "   NodeList=n1\n",
     ],
     ids=["bars", "commas", "tabs", "widths", "scontrol"],
 )

@@ -122,11 +122,17 @@ def amd_pages(pages: object) -> str:
 
 
 def amd_text(count: int) -> str:
-    return f"GPU: 0\n    ECC:\n        TOTAL_UNCORRECTABLE_COUNT: 0\n\nGPU: 1\n    ECC:\n        TOTAL_UNCORRECTABLE_COUNT: {count}\n"
+    return (
+        "GPU: 0\n    ECC:\n        TOTAL_UNCORRECTABLE_COUNT: 0\n\nGPU: 1\n    ECC:\n"
+        f"        TOTAL_UNCORRECTABLE_COUNT: {count}\n"
+    )
 
 
 def rocm(count: int) -> str:
-    rows = "         Block       Status    Correctable Error  Uncorrectable Error  \n           UMC        ENABLED       3     {}  \n"
+    rows = (
+        "         Block       Status    Correctable Error  Uncorrectable Error  \n"
+        "           UMC        ENABLED       3     {}  \n"
+    )
     head = "\n==== ROCm System Management Interface ====\n==== RAS Info ====\n\n"
     return head + "".join(
         f"GPU[{gpu}]: \tRAS INFO\n{rows.format(count * gpu)}          SDMA       DISABLED\n" for gpu in range(2)
@@ -173,7 +179,8 @@ def habana(count: int) -> str:
 def ascend(count: int) -> str:
     return (
         "        NPU ID                                   : 1\n        Chip Count                               : 1\n"
-        f"        HBM Single Bit Error Count               : 8\n        HBM Double Bit Error Count               : {count}\n"
+        "        HBM Single Bit Error Count               : 8\n"
+        f"        HBM Double Bit Error Count               : {count}\n"
     )
 
 
@@ -181,10 +188,12 @@ def ascend_table(health: str) -> str:
     line = "+---------------------------+---------------+------------------+\n"
     return (
         f"{line}| npu-smi 24.1              Version: 24.1                      |\n{line}"
-        "| NPU   Name                | Health        | Power(W)         |\n| Chip                      | Bus-Id        | AICore(%)        |\n"
+        "| NPU   Name                | Health        | Power(W)         |\n"
+        "| Chip                      | Bus-Id        | AICore(%)        |\n"
         f"{line.replace('-', '=')}| 0     910B                | OK            | 90.3             |\n"
         "| 0                         | 0000:C1:00.0  | 0                |\n"
-        f"| 1     910B                | {health:<13} | 90.3             |\n| 0                         | 0000:C2:00.0  | 0                |\n"
+        f"| 1     910B                | {health:<13} | 90.3             |\n"
+        "| 0                         | 0000:C2:00.0  | 0                |\n"
     )
 
 
@@ -202,7 +211,8 @@ def errors_of(count: int) -> str:
 def counters(count: int) -> str:
     return (
         "# Port counters: Lid 5 port 7 (CapMask: 0x5A00)\nPortSelect:......................7\n"
-        f"SymbolErrorCounter:..............{count}\nPortXmitData:....................123456789\nPortXmitWait:....................999\n"
+        f"SymbolErrorCounter:..............{count}\nPortXmitData:....................123456789\n"
+        "PortXmitWait:....................999\n"
     )
 
 
@@ -211,21 +221,33 @@ def ethtool(count: int) -> str:
 
 
 def mlxlink(state: str) -> str:
-    return f"\nOperational Info\n----------------\nState                              : {state}\nSpeed                              : N/A\n"
+    return (
+        f"\nOperational Info\n----------------\nState                              : {state}\n"
+        "Speed                              : N/A\n"
+    )
 
 
 def ibstat(state: str) -> str:
     port = "\tPort 1:\n\t\tState: {}\n\t\tPhysical state: {}\n"
     physical = {"Active": "LinkUp"}.get(state, "Polling")
-    return f"CA 'mlx5_0'\n\tCA type: MT4129\n{port.format('Active', 'LinkUp')}CA 'mlx5_1'\n\tCA type: MT4129\n{port.format(state, physical)}"
+    return (
+        f"CA 'mlx5_0'\n\tCA type: MT4129\n{port.format('Active', 'LinkUp')}CA 'mlx5_1'\n\tCA type: MT4129\n"
+        f"{port.format(state, physical)}"
+    )
 
 
 def ibstatus(state: str) -> str:
-    return f"Infiniband device 'mlx5_1' port 1 status:\n\tbase lid:\t 0x1\n\tstate:\t\t {state}\n\tphys state:\t 5: LinkUp\n"
+    return (
+        f"Infiniband device 'mlx5_1' port 1 status:\n\tbase lid:\t 0x1\n\tstate:\t\t {state}\n"
+        "\tphys state:\t 5: LinkUp\n"
+    )
 
 
 def rdma(state: str) -> str:
-    return f"link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev a\nlink mlx5_1/1 state {state} physical_state LINK_UP netdev b\n"
+    return (
+        "link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev a\n"
+        f"link mlx5_1/1 state {state} physical_state LINK_UP netdev b\n"
+    )
 
 
 def rdma_json(state: str) -> str:
@@ -233,11 +255,17 @@ def rdma_json(state: str) -> str:
 
 
 def ibdiagnet(line: str) -> str:
-    return f"-I- Discovering ... 12 nodes (4 Switches & 8 CA-s) discovered.\n{line}\n-I- Links Check finished successfully\n"
+    return (
+        f"-I- Discovering ... 12 nodes (4 Switches & 8 CA-s) discovered.\n{line}\n"
+        "-I- Links Check finished successfully\n"
+    )
 
 
 def sinfo(state: str) -> str:
-    return f"PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\ngpu*         up 1-00:00:00      8   idle n[1-8]\ngpu*         up 1-00:00:00      1  {state} n9\n"
+    return (
+        "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n"
+        f"gpu*         up 1-00:00:00      8   idle n[1-8]\ngpu*         up 1-00:00:00      1  {state} n9\n"
+    )
 
 
 BUS = "00000000:0F:00.0"

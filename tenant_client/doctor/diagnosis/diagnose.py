@@ -28,12 +28,11 @@ from pathlib import Path
 from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs, shape_of
 from federation.base.visible import counted_as
 from federation.protocol.causes import Domain
-from tenant_client.doctor.diagnosis import collectives
+from tenant_client.doctor.diagnosis import collectives, odd_stacks
 from tenant_client.doctor.diagnosis.collectives.ras import analyse_ras, ras_evidence
 from tenant_client.doctor.diagnosis.filter_rules import keeps
 from tenant_client.doctor.diagnosis.lessons import Lessons
 from tenant_client.doctor.diagnosis.log_templates import Templates
-from tenant_client.doctor.diagnosis import odd_stacks
 from tenant_client.doctor.diagnosis.odd_calls import mismatch
 from tenant_client.doctor.diagnosis.wording import shared_fault, told
 from tenant_client.doctor.sources import (

@@ -5,9 +5,9 @@
   all launched the same, none more and no rank is named, it is the **network** (or a job that calls nothing just then).
 
 A healthy job's counts differ too, for a moment. So these three need two answers, `APART_S` or more apart, between which
-no rank of the communicator launched anything anywhere; with one answer they are undecided, and one rank that is behind, or
-an eighth of them at most, are a symptom that names them. Whoever waits elsewhere for
-a named rank is not named, as with flight recorder dumps (`root_cause`).
+no rank of the communicator launched anything anywhere; with one answer they are undecided, and one rank behind, or an
+eighth of them at most, is a symptom that names it. Whoever waits elsewhere for a named rank is not named, as with
+flight recorder dumps (`root_cause`).
 
 Ranks are those of the communicator that holds all GPUs of the answer. Where there is none, GPUs are numbered by host
 and process, and only host, process and device are told.
