@@ -1,4 +1,4 @@
-"""Reports of tools, composed after their documentation: which device is named and why, and that healthy ones are quiet."""
+"""Reports of tools, composed after their documentation: which device is named and why; healthy ones are quiet."""
 
 import io
 import json
@@ -71,8 +71,8 @@ GPU {bus}
 def nvidia_xml(volatile: int, pending: str = "No") -> str:
     return (
         '<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">\n<nvidia_smi_log>\n'
-        "<gpu id='x'></gpu>".replace("'x'", '"00000000:07:00.0"')
-        + f'<gpu id="00000000:0F:00.0"><ecc_errors><volatile>\n<sram_uncorrectable_parity>{volatile}</sram_uncorrectable_parity>'
+        '<gpu id="00000000:07:00.0"></gpu><gpu id="00000000:0F:00.0"><ecc_errors><volatile>\n'
+        f"<sram_uncorrectable_parity>{volatile}</sram_uncorrectable_parity>"
         "</volatile></ecc_errors><remapped_rows><remapped_row_corr>2</remapped_row_corr>"
         f"<remapped_row_pending>{pending}</remapped_row_pending></remapped_rows></gpu></nvidia_smi_log>"
     )

@@ -1,7 +1,7 @@
 """What `ncclras` prints without `-f json`: processes that do not answer or are dead, errors, and counts that differ.
 
-Only symptoms, in the order of the text. It has no time, so two of them are not compared. It names outliers: of ranks that
-launched fewer collectives than the others, those are told that are one, or an eighth of them at most; where more are
+Only symptoms, in the order of the text. It has no time, so two of them are not compared. It names outliers: ranks that
+launched fewer collectives than the others are told where it is one, or an eighth of them at most; where more are
 behind, as in a job that goes on, only that counts differ. Ranks are those of a communicator, so a process that is lost
 is named by host and GPU alone.
 
@@ -31,12 +31,13 @@ _PROCESS = re.compile(r"  Process (\d{1,9}) on node (\S{1,256}) managing GPUs? (
 _ERROR = re.compile(r"  (?:Rank \d{1,9}|\d{1,9} ranks) reported (nccl\w{1,40})", re.ASCII)
 _DIFFERENT = re.compile(r"  Communicator ranks have different (\w{1,40}) operation counts", re.ASCII)
 _LAUNCHED = re.compile(
-    r"  (?:(?P<ranks>\d{1,9}) ranks|Rank (?P<rank>\d{1,9})) (?:have|has) (?:launched up to operation (?P<count>\d{1,19})"
+    r"  (?:(?P<ranks>\d{1,9}) ranks|Rank (?P<rank>\d{1,9})) ha(?:ve|s) (?:launched up to operation (?P<count>\d{1,19})"
     r"|not launched any operations)(?P<rest>.*)",
     re.ASCII,
 )
 _OUTLIER = re.compile(
-    r"(?:  Rank (?P<rank>\d{1,9}))? -- GPUs? (?P<gpu>\S{1,64}) managed by process (?P<pid>\d{1,9}) on node (?P<host>\S{1,256})",
+    r"(?:  Rank (?P<rank>\d{1,9}))? -- GPUs? (?P<gpu>\S{1,64}) managed by process (?P<pid>\d{1,9})"
+    r" on node (?P<host>\S{1,256})",
     re.ASCII,
 )
 _AS_TEXT = re.compile(

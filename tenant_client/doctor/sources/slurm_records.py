@@ -1,13 +1,13 @@
-"""What Slurm keeps of jobs and nodes: which job or task failed, on which node, and why.
+r"""What Slurm keeps of jobs and nodes: which job or task failed, on which node, and why.
 
 | given | as |
 |---|---|
-| `sacct`, any columns with JobID and State: `-p`, `-P`, `--delimiter`, fixed widths, `--json`; its steps below their job | jobs |
+| `sacct` with JobID and State among its columns: `-p`, `-P`, `--delimiter`, fixed widths, `--json` | jobs, and steps |
 | `scontrol show job`, `squeue`, also with `--json` | jobs |
 | `sinfo -R`, `scontrol show node`, `sacctmgr list event`, also with `--json` | nodes that are out (`slurm_nodes`) |
 
-A job's state names the reason; where it only FAILED, its exit code and signal do, or those of its steps. Steps that were
-cancelled follow from their job's end. A node that is out is a symptom: the record may be of another job's node.
+A job's state names the reason; where it only FAILED, its exit code and signal do, or those of its steps. Steps that
+were cancelled follow from their job's end. A node that is out is a symptom: it may be another job's.
 
 >>> [one.text for one in jobs_in("JobID|State|ExitCode|NodeList|\\n7_2|FAILED|0:11|n3|\\n", "s.txt")]
 ['job 7_2 on n3: FAILED, signal 11 (SIGSEGV)']
@@ -40,15 +40,18 @@ _MOST_BYTES, _MOST_ROWS, _MOST_SHOWN, _MOST_NAMED, _TEXT = 1 << 26, 200_000, 256
 _BY_EXIT = "by_exit"
 _NOT_ENDED = frozenset({"RUNNING", "R", "PENDING", "PD", "COMPLETING", "CG", "CONFIGURING", "CF", "SUSPENDED", "S"})
 _HEADER = re.compile(
-    r"\s*(?=[^\n]*\bJob_?ID(?:Raw)?\b)(?=[^\n]*\bState\b)[\w%+-]+(?:[ |,;\t]+[\w%+-]+)+[|,;\t ]*\r?(?:\n|$)", re.I
+    r"\s*+(?=[^\n]*\bJob_?ID(?:Raw)?\b)(?=[^\n]*\bState\b)[\w%+-]+(?:[ |,;\t]+[\w%+-]+)+[|,;\t ]*\r?(?:\n|$)", re.I
 )
 _QUEUE = re.compile(r"\s*JOBID +PARTITION +NAME +USER +ST +TIME +NODES +NODELIST\(REASON\)")
 _SHOWN = re.compile(r"\s*JobId=\d+ ")
 _JSON = re.compile(
-    r'(?s)\s*\{(?=.{0,16000}"job_id"\s*:)(?=.{0,16000}"(?:job_)?state"\s*:)(?=.{0,16000}"(?:jobs|exit_code)"\s*:)'
+    r'(?s)\s*+\{(?=.{0,16000}"job_id"\s*:)(?=.{0,16000}"(?:job_)?state"\s*:)(?=.{0,16000}"(?:jobs|exit_code)"\s*:)'
 )
 _NODES = re.compile(r"\s*(?:REASON\s+USER\s+TIMESTAMP\s+NODELIST\b|NodeName=\S+\s|(?:\w+\|)*NodeName\|)")
-_NODES_JSON = re.compile(r'(?s)\s*\{(?=.{0,16000}"(?:nodes|sinfo)"\s*:\s*\[)(?=.{0,16000}"(?:slurmd_start_time|state_flags|reason_changed_at|cpu_load|alloc_cpus|partitions?|weight)"\s*:)')  # fmt: skip
+_NODES_JSON = re.compile(
+    r'(?s)\s*+\{(?=.{0,16000}"(?:nodes|sinfo)"\s*:\s*\[)'
+    r'(?=.{0,16000}"(?:slurmd_start_time|state_flags|reason_changed_at|cpu_load|alloc_cpus|partitions?|weight)"\s*:)'
+)
 _SET = re.compile(r"(\w[\w/:]*)=(.*?)(?=\s+\w[\w/:]*=|\s*$)", re.DOTALL)
 _CODE = re.compile(r"\s*(\d{1,5})(?::(\d{1,3}))?(?!\d)", re.ASCII)
 _RAISED = re.compile(r"RaisedSignal:(\d{1,3})")

@@ -1,4 +1,4 @@
-r"""Stacks of a job's processes while it hung: `py-spy dump` (text and `--json`), `faulthandler`, `pystack`, gdb's `py-bt`.
+r"""Stacks of processes of a job that hung: `py-spy dump` (text and `--json`), `faulthandler`, `pystack`, gdb's `py-bt`.
 
 Of each process the main thread counts: the one of that name, else the one whose number is the process's, else the one
 listed last, as `faulthandler` and gdb list the oldest. A file's name may tell the rank.
@@ -22,7 +22,8 @@ from tenant_client.doctor.sources import elastic
 
 _MOST_BYTES, _MOST_FRAMES, _MOST_STACKS, _LETTERS = 1 << 24, 256, 4096, 200
 _BEGINS = re.compile(
-    r"\s*(?:Process \d+: .*\nPython v\d|(?:Current thread|Thread) 0x[0-9a-f]+ (?:\[.{0,80}\] )?\(most recent call first\)"
+    r"\s*(?:Process \d+: .*\nPython v\d"
+    r"|(?:Current thread|Thread) 0x[0-9a-f]+ (?:\[.{0,80}\] )?\(most recent call first\)"
     r"|Timeout \(\d+:\d\d:\d\d(?:\.\d+)?\)!\n|Traceback for thread \d+ .*\(most recent call last\)"
     r"|(?:Thread \d+ \(.*\):\n)?Traceback \(most recent call first\):)"
 )

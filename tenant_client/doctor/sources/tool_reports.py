@@ -1,8 +1,8 @@
-r"""What tools print of the state of GPUs, links and nodes: `nvidia-smi`, `amd-smi`, `dcgmi`, `ibstat`, `ethtool`, `sinfo`.
+r"""What tools print of the state of GPUs, links and nodes: `nvidia-smi`, `amd-smi`, `dcgmi`, `ibstat`, `sinfo` …
 
-A report is taken apart into values, each with the device and the path of words that it stands under; `tool_reports.toml`
-says which tools there are and which values show a fault. Words that JSON, XML, CSV and text write differently are the
-same path: `ECC Errors`, `ecc_errors` and `ecc.errors` are `ecc_errors`.
+A report is taken apart into values, each with its device and the path of words that it stands under. The table
+`tool_reports.toml` says which tools there are and which values show a fault. Words that JSON, XML, CSV and text write
+differently are the same path: `ECC Errors`, `ecc_errors` and `ecc.errors` are `ecc_errors`.
 
 Guarantees: any text ends in evidence, or in what the report covers without a fault (`NoFault`). A report is a picture
 of a moment, often taken afterwards: its evidence is a symptom, which names the cause where no log tells another.
@@ -45,6 +45,8 @@ _TAG = re.compile(r"<(/?)([A-Za-z_][\w:.-]{0,100})([^<>]{0,400}?)(/?)>([^<]{0,40
 _ID = re.compile(r'\bid="([^"]{1,64})"')
 _PAIR = re.compile(r"(\s*)([^:=]{1,120}?)\s*(?::\.*|(?<=\w)\s*\.{3,}|\s=\s)\s*(.*)")
 _INNER = re.compile(r"([A-Za-z][\w ]{2,40}): (\S.*)")
+_RAS_COLUMNS = re.compile(r"\s*Block\s+Status\s+Correctable Error\s+Uncorrectable Error\s*")
+_RULE = re.compile(r"[\s=_-]*")
 _GPUS = re.compile(r"\bGPUs?(?: ID)?:? ?(\d{1,4})\b")
 _ENTRY = re.compile(r"\s*GUID 0x\w{1,16} port (?P<port>\w{1,6}):(?P<counters>.*)")
 _COUNTER = re.compile(r"\[(\w{1,60}) == (\d{1,20})")
@@ -301,44 +303,49 @@ def _of_links(text: str) -> Iterator[Value]:
 
 
 def _of_list(text: str, tool: Tool) -> Iterator[Value]:
-    """`key: value` lines below sections, which are lines without a value; tables of counts below a line of names."""
+    """`key: value` lines below sections, which are lines without a value; counts of blocks below a line of names."""
     opens = re.compile(tool.device) if tool.device else None
     part = re.compile(tool.part) if tool.part else None
     device = port = ""
     sections: list[tuple[int, str]] = []
-    columns: list[str] = []
+    in_table = False
     for number, line in enumerate(text.splitlines(), start=1):
         line = line[:1000].expandtabs(8)
         header = opens.match(line) if opens else None
         if header:
             device, port = next(filter(None, header.groups()), ""), ""
-            sections, columns = [], []
+            sections, in_table = [], False
         if part and (found := part.match(line)):
             port = f" port {found[1]}"
         if header and line.count(":") < 2:
             continue
-        if re.fullmatch(r"\s*Block\s+Status\s+Correctable Error\s+Uncorrectable Error\s*", line):
-            columns = ["block", "status", "correctable_error", "uncorrectable_error"]
-            continue
         pair = _PAIR.fullmatch(line)
-        indent = len(line) - len(line.lstrip())
-        if not pair and columns and line.split()[1:2]:
-            block, *cells = line.split()
-            own = zip(columns[1:], cells, strict=False)
-            yield from (Value(device, f"{_words(block)}/{name}", cell, number) for name, cell in own)
-            continue
-        if not line.strip() or set(line.strip()) <= set("-=_"):
-            continue
-        while sections and sections[-1][0] >= indent:
-            sections.pop()
-        if pair and pair[3].strip():
-            key, value = pair[2], pair[3].strip()
-            if inner := _INNER.fullmatch(value):  # Link 0: Recovery Errors: 3
-                key, value = f"{key} {inner[1]}", inner[2]
-            path = "/".join([*(name for _, name in sections), _words(key)])
-            yield Value(device + port, path, value[:_LONGEST], number)
-        elif len(sections) < _MOST_DEPTH:
-            sections.append((indent, _words(line)))
+        if in_table and not pair:
+            yield from _of_row(device, line, number)
+        elif _RULE.fullmatch(line) is None:
+            in_table = in_table or _RAS_COLUMNS.fullmatch(line) is not None
+            indent = len(line) - len(line.lstrip())
+            while sections and sections[-1][0] >= indent:
+                sections.pop()
+            if pair and pair[3].strip():
+                key, value = _key_and_value(pair[2], pair[3].strip())
+                path = "/".join([*(name for _, name in sections), _words(key)])
+                yield Value(device + port, path, value[:_LONGEST], number)
+            elif len(sections) < _MOST_DEPTH:
+                sections.append((indent, _words(line)))
+
+
+def _key_and_value(key: str, value: str) -> tuple[str, str]:
+    """Of `Link 0: Recovery Errors: 3` the key is all but the number."""
+    inner = _INNER.fullmatch(value)
+    return (f"{key} {inner[1]}", inner[2]) if inner else (key, value)
+
+
+def _of_row(device: str, line: str, number: int) -> Iterator[Value]:
+    """A block of a GPU with its counts, as `rocm-smi --showrasinfo` has them."""
+    block, *cells = line.split() or [""]
+    for name, cell in zip(("status", "correctable_error", "uncorrectable_error"), cells, strict=False):
+        yield Value(device, f"{_words(block)}/{name}", cell, number)
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -391,8 +398,8 @@ def _tools() -> tuple[tuple[Tool, re.Pattern[str]], ...]:
 def _any() -> re.Pattern[str]:
     """What all reports begin with: a file that has none of it is asked nothing more."""
     return re.compile(
-        r"\s*(?:[\[{]|<[?!n]|=|\+[-=+]{8}|#|-[-IWE]|\d+/\d+: |NPU ID|GPU|CA '|Infini|Errors |ibwarn|NIC |Operat|Running v|Load"
-        r"|link |PARTITION|NODELIST|Success|\w{3} \w{3} |[\w.@-]{1,40}:?\s*\nNIC |[\w.-]+(?: \[[^\]\n]*\])?, ?)"
+        r"\s*(?:[\[{]|<[?!n]|=|\+[-=+]{8}|#|-[-IWE]|\d+/\d+: |NPU ID|GPU|CA '|Infini|Errors |ibwarn|NIC |Operat"
+        r"|Running v|Load|link |PARTITION|NODELIST|Success|\w{3} \w{3} |[\w.@-]{1,40}:?\s*\nNIC |[\w.-]+(?: \[[^\]\n]*\])?, ?)"
     )
 
 

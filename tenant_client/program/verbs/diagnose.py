@@ -35,8 +35,8 @@ def diagnose(
         typer.Argument(
             metavar="PATH...",
             click_type=InputFile(folders=True),
-            help="Logs, flight recorder dumps, answers of NCCL's RAS, error files, stacks, what tools print of GPUs, links,"
-            " jobs and nodes, or folders of these; or a lease, for what its newest attempt has left.",
+            help="Logs, flight recorder dumps, answers of NCCL's RAS, error files, stacks, what tools print of GPUs,"
+            " links, jobs and nodes, or folders of these; or a lease, for what its newest attempt has left.",
         ),
     ],
     home: Home,
