@@ -103,6 +103,7 @@ REPORTS = (
     b"| 0 A100 | 00000000:07:00.0 Off | 4 |\n",
     b'Errors for "n1"\n   GUID 0xb8 port 1: [LinkDownedCounter == 3]\n'
     b'   Link info: 1 1[ ] ==( 4X )==> 0xfc 5 7[ ] "leaf" ( )\n',
+    b'# HELP DCGM_FI_DEV_XID_ERRORS x\nDCGM_FI_DEV_XID_ERRORS{gpu="3",Hostname="n1"} 79\n',
     b"link mlx5_0/1 state DOWN physical_state POLLING netdev ib0\n",
     b"JobID|State|ExitCode|NodeList\n9_2|FAILED|0:11|n[1-3]\n",
     b"JobId=9 JobName=a\n   JobState=TIMEOUT TimeLimit=1:00\n",

@@ -261,6 +261,11 @@ def ibdiagnet(line: str) -> str:
     )
 
 
+def scrape(code: int) -> str:
+    sample = 'DCGM_FI_DEV_XID_ERRORS{{gpu="{}",UUID="GPU-a",Hostname="n1"}} {}\n'
+    return f"# HELP DCGM_FI_DEV_XID_ERRORS The last Xid.\n{sample.format(0, 0)}{sample.format(1, code)}"
+
+
 def sinfo(state: str) -> str:
     return (
         "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n"
@@ -279,6 +284,8 @@ ROWS: list[tuple[Callable[..., str], object, object, str, str]] = [
     (nvidia_table, "ERR!", "N/A", "device_lost", BUS),
     (nvlink, "<inactive>", "25 GB/s", "nvlink_error", "1"),
     (nvlink, "Recovery Errors: 2", "Recovery Errors: 0", "nvlink_error", "1"),
+    (scrape, 79, 0, "device_lost", "1"),
+    (scrape, 48, 0, "ecc_error", "1"),
     (amd, 3, 0, "ecc_error", "1"),
     (amd_pages, [{"page_address": "0x7f", "status": "RESERVED"}], "No bad pages found.", "ecc_error", "1"),
     (amd_text, 3, 0, "ecc_error", "1"),

@@ -1,4 +1,4 @@
-r"""What tools print of the state of GPUs, links and nodes: `nvidia-smi`, `amd-smi`, `dcgmi`, `ibstat`, `sinfo` …
+r"""What tools print of the state of GPUs, links and nodes: `nvidia-smi`, `amd-smi`, `dcgmi`, `ibstat`, `sinfo`.
 
 A report is taken apart into values, each with its device and the path of words that it stands under. The table
 `tool_reports.toml` says which tools there are and which values show a fault. Words that JSON, XML, CSV and text write
@@ -30,8 +30,10 @@ from federation.base.visible import counted_as
 from federation.protocol.toml_tables import BadTable, convert, loads, shipped
 from tenant_client.doctor.sources.evidence import Evidence, NoFault, Role
 from tenant_client.doctor.sources.reasons import REASONS, UNKNOWN
+from tenant_client.doctor.sources.xid import XIDS
 
 SOURCE = "tool_report"
+_XID = "xid"  # the value is a code of xid.toml
 _FILE = "tool_reports.toml"
 _MOST_BYTES, _MOST_VALUES, _MOST_FOUND, _MOST_DEPTH = 1 << 25, 1 << 20, 256, 32
 _LONGEST, _SHOWN, _PATH, _TEXT = 400, 4, 4, 400
@@ -48,6 +50,8 @@ _INNER = re.compile(r"([A-Za-z][\w ]{2,40}): (\S.*)")
 _RAS_COLUMNS = re.compile(r"\s*Block\s+Status\s+Correctable Error\s+Uncorrectable Error\s*")
 _RULE = re.compile(r"[\s=_-]*")
 _GPUS = re.compile(r"\bGPUs?(?: ID)?:? ?(\d{1,4})\b")
+_SAMPLE = re.compile(r'(\w{1,100})(\{(?:[^}"]|"[^"]*")*?\b(?:gpu|gpu_id)="(\w{1,20})"[^\n]*)\}\s+([-+\w.]{1,30})')
+_HOST = re.compile(r'\b[Hh]ostname="([^"]{1,200})"')
 _ENTRY = re.compile(r"\s*GUID 0x\w{1,16} port (?P<port>\w{1,6}):(?P<counters>.*)")
 _COUNTER = re.compile(r"\[(\w{1,60}) == (\d{1,20})")
 _INFO = re.compile(r'\s*Link info:.{0,200}?==>\s+0x\w+\s+\d+\s+(?P<port>\d+)\[.{0,20}?\] "(?P<other>[^"]{1,200})"')
@@ -79,6 +83,7 @@ class Value:
     value: str
     line: int
     at: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -148,8 +153,15 @@ def _evidence(tool: Tool, device: str, own: Sequence[tuple[int, Value]], file: s
     when = ", perhaps of an earlier time" if fault.earlier else f", from {first.at[:40]} on" if first.at else ""
     shown = ", ".join(list(said)[:_SHOWN]).replace("_", " ")
     text = f"{tool.name}: {what}: {shown}{more}{when}"[:_TEXT]
-    gpu, host = (device if tool.of in ("GPU", "NPU") else ""), (device if tool.of == "node" else "")
-    return Evidence(fault.reason, Role.SYMPTOM, SOURCE, file, first.line, text, None, None, host, gpu)
+    gpu, host = (device if tool.of in ("GPU", "NPU") else ""), (device if tool.of == "node" else first.host)
+    reason = _of_xid(first.value) if fault.reason == _XID else fault.reason
+    return Evidence(reason, Role.SYMPTOM, SOURCE, file, first.line, text, None, None, host, gpu)
+
+
+def _of_xid(value: str) -> str:
+    code = _NUMBER.match(value)
+    xid = XIDS.get(int(code[1])) if code else None
+    return xid.reason if xid and xid.reason else UNKNOWN
 
 
 # ---- taking a report apart -------------------------------------------------------------------------------------------
@@ -168,6 +180,8 @@ def values(text: str, tool: Tool) -> Iterator[Value]:
             yield from _of_box(text)
         case "lines":
             yield from _of_lines(text, re.compile(tool.line))
+        case "metrics":
+            yield from _of_metrics(text)
         case "ibqueryerrors":
             yield from _of_links(text)
         case _ if text.lstrip()[:1] in ("{", "["):  # mlxlink --json
@@ -286,6 +300,14 @@ def _of_lines(text: str, form: re.Pattern[str]) -> Iterator[Value]:
             yield from (Value(device, key, value[:_LONGEST], number) for key, value in groups.items())
 
 
+def _of_metrics(text: str) -> Iterator[Value]:
+    """A scrape of an exporter, of samples that name a GPU."""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if found := _SAMPLE.match(line[:2000]):
+            host = _HOST.search(found[2])
+            yield Value(found[3], _words(found[1]), found[4], number, host=host[1] if host else "")
+
+
 def _of_links(text: str) -> Iterator[Value]:
     """Of `ibqueryerrors`: the counters of each port, which it names with the other end of its link."""
     own, counters, entry = "", list[tuple[str, str]](), ("", 0)
@@ -354,7 +376,7 @@ def _of_row(device: str, line: str, number: int) -> Iterator[Value]:
 class _ToolRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     begins: str
-    form: Literal["json", "xml", "csv", "box", "list", "lines", "ibqueryerrors"]
+    form: Literal["json", "xml", "csv", "box", "list", "lines", "metrics", "ibqueryerrors"]
     of: Literal["GPU", "NPU", "link", "port", "node"]
     device: str = ""
     part: str = ""
@@ -381,7 +403,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def _table() -> _Table:
     table = convert(loads(shipped("tenant_client.doctor.sources", _FILE), _FILE), _Table, _FILE)
     for row in table.fault:
-        if row.reason != UNKNOWN and row.reason not in REASONS:
+        if row.reason not in (UNKNOWN, _XID) and row.reason not in REASONS:
             raise BadTable(f"{_FILE}: {row.reason!r} is not a reason")
         if (row.value is None) == (row.above is None):
             raise BadTable(f"{_FILE}: a fault of {row.reason} needs either value or above")
@@ -399,7 +421,8 @@ def _any() -> re.Pattern[str]:
     """What all reports begin with: a file that has none of it is asked nothing more."""
     return re.compile(
         r"\s*(?:[\[{]|<[?!n]|=|\+[-=+]{8}|#|-[-IWE]|\d+/\d+: |NPU ID|GPU|CA '|Infini|Errors |ibwarn|NIC |Operat"
-        r"|Running v|Load|link |PARTITION|NODELIST|Success|\w{3} \w{3} |[\w.@-]{1,40}:?\s*\nNIC |[\w.-]+(?: \[[^\]\n]*\])?, ?)"
+        r"|Running v|Load|link |PARTITION|NODELIST|Success|\w{3} \w{3} |[\w.@-]{1,40}:?\s*\nNIC |DCGM_FI_"
+        r"|[\w.-]+(?: \[[^\]\n]*\])?, ?)"
     )
 
 
