@@ -296,6 +296,32 @@ def test_damaged_files_end_in_an_error_of_ours(name: str, tmp_path: Path) -> Non
                 assert error.what  # noqa: PT017  # whether it is raised depends on the damage
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "given is empty"),
+        (b" \n\n", "given is empty"),
+        (b"step 1\nstep 2\n", "no known error pattern in the logs (2 lines)"),
+        (b'{"a": 1, "b": {"c": 2}}', "given is JSON with the keys a, b; read are logs of jobs"),
+        (b"node,start,end,kind\nn1,1,2,x\n", "given is a table with the columns node, start, end, kind; read are"),
+    ],
+)
+def test_a_file_in_which_nothing_is_found_is_told_by_its_form(data: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "given").write_bytes(data)
+    result = run("diagnose", tmp_path / "given")
+    assert result.exit_code == 3
+    assert result.stdout.startswith("cause unknown: ")
+    assert said in result.stdout
+
+
+def test_only_empty_files_are_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "err").touch()
+    (tmp_path / "out").touch()
+    assert run("diagnose", tmp_path).stdout.startswith("cause unknown: all 2 files are empty")
+    (tmp_path / "out").write_text("step 1\n")
+    assert "empty" not in run("diagnose", tmp_path).stdout.splitlines()[0]
+
+
 def test_what_diagnose_passes_over_is_named_once(tmp_path: Path) -> None:
     log, packed = b"KeyError: 'x'\n", b"\x04\x22\x4d\x18" + bytes(100)
     folder = tmp_path / "logs"
