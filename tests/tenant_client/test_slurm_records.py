@@ -169,6 +169,14 @@ def test_a_log_says_more_than_an_exit_code_and_less_than_a_time_limit(tmp_path: 
     assert "job 9 (a) on n1: FAILED, exit code 1" in alone.stdout
 
 
+def test_a_job_s_log_that_begins_with_its_record_is_read_too(tmp_path: Path) -> None:
+    record = "JobId=9 JobName=a\n   JobState=RUNNING Reason=None\n   NodeList=n1\n\n"
+    log = 'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n    b["ids"]\nKeyError: \'ids\'\n'
+    (tmp_path / "out.log").write_text(record + "step 1\n" + log)
+    asked = ["diagnose", str(tmp_path / "out.log"), "--home", str(tmp_path / "home")]
+    assert CliRunner().invoke(app, asked).stdout.startswith("key_error: ")
+
+
 def test_every_state_of_the_table_has_a_reason_that_exists() -> None:
     for state in ("COMPLETED", "RUNNING", "NO_SUCH_STATE"):
         assert reason_of(state) == ""

@@ -10,7 +10,7 @@ from hypothesis import given, settings, strategies as st
 from typer.testing import CliRunner
 
 from federation.base.reading import CappedReader
-from tenant_client.doctor.sources import tool_reports
+from tenant_client.doctor.sources import formats, tool_reports
 from tenant_client.doctor.sources.evidence import Evidence, NoFault, Role
 from tenant_client.program.cli import app
 
@@ -384,6 +384,13 @@ def test_a_report_names_the_cause_where_no_log_does(tmp_path: Path) -> None:
 def test_a_job_s_log_that_begins_with_a_report_is_read_too(tmp_path: Path) -> None:
     code, text = diagnosed(tmp_path, **{"train.log": nvidia_table("0") + TRACEBACK})
     assert (code, text.split(":")[0]) == (0, "key_error")
+
+
+def test_a_log_below_a_report_is_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "_MOST_OF_A_REPORT", 4096)
+    text = diagnosed(tmp_path, **{"train.log": nvidia_table("0") + "words\n" * 5000 + TRACEBACK})[1]
+    assert text.startswith("key_error: ")
+    assert f"line {nvidia_table('0').count(chr(10)) + 5004}" in text
 
 
 def test_a_healthy_report_is_told_as_one(tmp_path: Path) -> None:

@@ -41,8 +41,11 @@ Found = (
     Evidence | NoFault | Dump | nccl_ras.Answer | stacks.Stack | Leftover
 )  # dumps, answers and stacks say most where all of a job are seen together
 _HEAD = 16 << 10
+_MOST_OF_A_REPORT = 1 << 26
 _OF_A_JOB = re.compile(
-    rb"^(?:\S+ )?Traceback \(most recent|^\S*Error: |^\[rank\d|^(?:srun|slurmstepd): |\bstep\b.*\bloss\b", re.M
+    rb"Traceback \(most recent|\w(?:Error|Exception): |^\[rank\d|^(?:srun|slurmstepd): "
+    rb"|\b(?:loss|epoch|iter|step)\b|NCCL|torch",
+    re.MULTILINE,
 )
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 
@@ -90,16 +93,31 @@ def _job_log(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | Le
         yield replace(seen, rank=rank) if seen.rank is None else seen
 
 
-def _report(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | NoFault | Leftover]:
-    """A tool's report, and as a job's log where such a log goes on below it: many begin with `nvidia-smi`."""
-    data = reader.read(limits.total_bytes)
-    yield from tool_reports.read(_again(data, reader), limits)
-    if _OF_A_JOB.search(data):
-        yield from _job_log(_again(data, reader), limits)
+_Report = Callable[[CappedReader, ReadLimits], Iterable[Evidence | NoFault]]
 
 
-def _again(data: bytes, reader: CappedReader) -> CappedReader:
-    return CappedReader(io.BytesIO(data), reader.file, len(data) + 1)
+def _or_log_below(report: _Report) -> Callable[[CappedReader, ReadLimits], Iterator[Found]]:
+    """Reads a report, and a job's log where one goes on below it: many scripts begin with `nvidia-smi` or `scontrol`."""
+
+    def read(reader: CappedReader, limits: ReadLimits) -> Iterator[Found]:
+        begin = reader.read(min(_MOST_OF_A_REPORT, limits.total_bytes))
+        yield from report(CappedReader(io.BytesIO(begin), reader.file, limits.total_bytes), limits)
+        is_json = begin.lstrip()[:1] in (b"{", b"[")
+        if len(begin) == _MOST_OF_A_REPORT or (not is_json and _OF_A_JOB.search(begin)):
+            yield from _job_log(CappedReader(_Rejoined(begin, reader), reader.file, limits.total_bytes), limits)
+
+    return read
+
+
+class _Rejoined:
+    """A file from its start, of which the beginning was read."""
+
+    def __init__(self, begin: bytes, rest: CappedReader) -> None:
+        self._begin, self._rest = io.BytesIO(begin), rest
+
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes, b"" at the end."""
+        return self._begin.read(size) or self._rest.read(size)
 
 
 def _system_log(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | Leftover]:
@@ -135,9 +153,17 @@ FORMATS = (
     Format("torchelastic error file", lambda head: elastic.looks_like(head.text), elastic.read),
     Format("kernel log", lambda head: kernel_log.looks_like(head.text), kernel_log.read),
     Format(_RAS, lambda head: nccl_ras_text.looks_like(head.text), nccl_ras_text.read),
-    Format("report of a tool", lambda head: tool_reports.looks_like(head.text), _report),
-    Format("Slurm's record of jobs", lambda head: slurm_records.looks_like_jobs(head.text), slurm_records.read_jobs),
-    Format("Slurm's record of nodes", lambda head: slurm_records.looks_like_nodes(head.text), slurm_records.read_nodes),
+    Format("report of a tool", lambda head: tool_reports.looks_like(head.text), _or_log_below(tool_reports.read)),
+    Format(
+        "Slurm's record of jobs",
+        lambda head: slurm_records.looks_like_jobs(head.text),
+        _or_log_below(slurm_records.read_jobs),
+    ),
+    Format(
+        "Slurm's record of nodes",
+        lambda head: slurm_records.looks_like_nodes(head.text),
+        _or_log_below(slurm_records.read_nodes),
+    ),
     Format("stacks of processes", lambda head: stacks.looks_like(head.text), stacks.read),
     # A job that NCCL logs at length writes other lines, too.
     Format("NCCL log", lambda head: nccl_log.looks_like(head.text), _job_log),
