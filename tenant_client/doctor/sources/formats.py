@@ -97,7 +97,7 @@ _Report = Callable[[CappedReader, ReadLimits], Iterable[Evidence | NoFault]]
 
 
 def _or_log_below(report: _Report) -> Callable[[CappedReader, ReadLimits], Iterator[Found]]:
-    """Reads a report, and a job's log where one goes on below it: many scripts begin with `nvidia-smi` or `scontrol`."""
+    """Reads a report, and a job's log where one goes on below it: many begin with `nvidia-smi` or `scontrol`."""
 
     def read(reader: CappedReader, limits: ReadLimits) -> Iterator[Found]:
         begin = reader.read(min(_MOST_OF_A_REPORT, limits.total_bytes))
