@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import IO, Protocol, Self, cast
 
@@ -35,6 +36,10 @@ try:
     from lzma import LZMAError
 except ImportError:  # some builds of Python have none
     LZMAError = OSError  # type: ignore[assignment,misc]
+try:
+    from compression.zstd import ZstdError  # type: ignore[import-not-found]  # from Python 3.14 on
+except ImportError:
+    ZstdError = None
 
 _PEEKED, _PART = 1 << 16, 1 << 22
 _MOST_FILES = 100_000
@@ -44,11 +49,14 @@ _EXTENSIONS = (
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
 )
 _BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, OSError, EOFError, ValueError, RuntimeError)
+_BROKEN += (ZstdError,) if ZstdError else ()
 _PACKED = (
     (re.compile(rb"\x1f\x8b"), "gzip"),
     (re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"), "bz2"),
     (re.compile(rb"\xfd7zXZ\0"), "lzma"),
+    *([(re.compile(rb"\x28\xb5\x2f\xfd"), "compression.zstd")] if ZstdError else []),
 )
+_TOKEN, _MOST_KEYS = re.compile(r'"((?:[^"\\]|\\.)*)"(\s*:)?|[{}\[\]]'), 8
 _DOCUMENT = re.compile(  # a zip archive that is one file to its user, of an office program
     rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/|docProps/|xl/|mimetypeapplication/vnd\.oasis)", re.DOTALL
 )
@@ -190,6 +198,35 @@ def form_of(head: bytes) -> str:
     """What a file that begins so is, for a person, with what to do where it is packed."""
     forms = _forms()["text" if is_text(head) or not head else "binary"]
     return next((form for begin, form in forms if begin.match(head)), "a binary file of no known form")
+
+
+def shape_of(head: bytes) -> str:
+    """What a file is that begins so, with its keys where it is JSON and its columns where it is a table.
+
+    >>> shape_of(b'{"status": "success", "data": {"resultType": "matrix"}}')
+    "an answer of Prometheus' HTTP API with the keys status, data"
+    """
+    form, text = form_of(head), head.decode("utf-8", "replace")
+    if form.startswith("a table with commas"):
+        columns = [cell.strip()[:40] for cell in text.split("\n", 1)[0].split(",")]
+        return f"a table with the columns {', '.join(columns[:_MOST_KEYS])}"
+    keys = ", ".join(islice(_keys(text), _MOST_KEYS)) if text.lstrip()[:1] in ("{", "[") else ""
+    return form.removeprefix("other ") + (f" with the keys {keys}" if keys else "")
+
+
+def _keys(text: str) -> Iterator[str]:
+    """The keys of the first object of a JSON text, which may be cut off."""
+    depth = own = 0
+    for token in _TOKEN.finditer(text):
+        if token[0] in ("{", "["):
+            depth += 1
+            own = own or depth * (token[0] == "{")
+        elif token[0] in ("}", "]"):
+            depth -= 1
+            if depth < own:
+                return
+        elif token[2] and depth == own:
+            yield token[1][:40]
 
 
 @cache

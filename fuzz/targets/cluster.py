@@ -163,6 +163,10 @@ def outages() -> Iterator[bytes]:
     yield (FOLDER / "kubernetes" / "nvsentinel_cloudevent.json").read_bytes()
     yield b"node,start,end,kind\nn1,12.5,13,x\nn2,1970-01-02T00:00:00Z,,y/z\n"
     yield b"NodeName=n1 State=DOWN\n Reason=Xid 79 [root@2026-11-23T21:09:08]\n"
+    times = {"startsAt": "2026-01-01T00:00:00Z", "endsAt": "0001-01-01T00:00:00Z"}
+    yield json.dumps({"alerts": [{"labels": {"node": "n1"}, **times}]}).encode()
+    series = {"metric": {"__name__": "up", "instance": "n1:9100"}, "values": [[1782000000, "0"], [1782000300, "1"]]}
+    yield json.dumps({"status": "success", "data": {"resultType": "matrix", "result": [series]}}).encode()
     stored = {"nodename": "n1", "checkname": "c", "generatedtimestamp": {"seconds": 1782000000}, "isfatal": True}
     yield json.dumps({"healthevent": stored}).encode()
     condition = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-11-23T12:00:00Z"}

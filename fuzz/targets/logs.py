@@ -92,6 +92,36 @@ def check_nccl_log(data: bytes) -> None:
     require("a version", holds=found.replace(".", "").isdigit() or not found)
 
 
+REPORTS = (
+    b"==============NVSMI LOG==============\nGPU 00000000:07:00.0\n    ECC Errors\n        Volatile\n"
+    b"            DRAM Uncorrectable            : 2\n",
+    b'<?xml version="1.0" ?>\n<nvidia_smi_log><gpu id="0:07:00.0"><ecc_errors><volatile><dram_uncorrectable>2'
+    b"</dram_uncorrectable></volatile></ecc_errors></gpu></nvidia_smi_log>",
+    b"index, ecc.errors.uncorrected.volatile.total, temperature.gpu\n0, [GPU is lost], 31\n",
+    b'[{"gpu": 0, "ecc": {"total_uncorrectable_count": 3}}]',
+    b"+-------------------------+\n| NVIDIA-SMI 570 |\n| GPU  Name | Bus-Id | Volatile Uncorr. ECC |\n"
+    b"| 0 A100 | 00000000:07:00.0 Off | 4 |\n",
+    b'Errors for "n1"\n   GUID 0xb8 port 1: [LinkDownedCounter == 3]\n'
+    b'   Link info: 1 1[ ] ==( 4X )==> 0xfc 5 7[ ] "leaf" ( )\n',
+    b'# HELP DCGM_FI_DEV_XID_ERRORS x\nDCGM_FI_DEV_XID_ERRORS{gpu="3",Hostname="n1"} 79\n',
+    b"link mlx5_0/1 state DOWN physical_state POLLING netdev ib0\n",
+    b"JobID|State|ExitCode|NodeList\n9_2|FAILED|0:11|n[1-3]\n",
+    b"JobId=9 JobName=a\n   JobState=TIMEOUT TimeLimit=1:00\n",
+    b'{"jobs": [{"job_id": 9, "state": {"current": ["FAILED"]}, "exit_code": {"signal": {"id": 11}}, "steps": []}]}',
+    b"REASON USER TIMESTAMP NODELIST\nNot responding slurm 2026-06-11T04:18:22 n[1-2]\n",
+    b'Process 7: python\nPython v3.12\n\nThread 7 (idle): "MainThread"\n    wait (a.py:3)\n',
+    b'[{"pid": 7, "thread_name": "MainThread", "owns_gil": 0, "frames": [{"name": "f", "file": "a", "line": 3}]}]',
+)
+
+
+@target("reports", "what tools and Slurm print has a diagnosis, perhaps none, or is named as unusable", lambda: REPORTS)
+def check_reports(data: bytes) -> None:
+    """Also beside another rank's stack."""
+    gathered = gather([as_file(data, "rank1.txt"), as_file(REPORTS[-2], "rank2.txt")], LIMITS)
+    explain(gathered, Lessons())
+    require_evidence(gathered.evidence)
+
+
 TOPOLOGY = b"""gpu-a:31:40 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1:2:0/IB ; OOB eth0:10.0.0.1<0>
 gpu-a:31:77 [0] NCCL INFO Channel 00/02 :    0   1   2   3
 gpu-a:31:77 [0] NCCL INFO Trees [0] 1/2/-1->0->-1 [1] 1/-1/-1->0->3

@@ -5,12 +5,15 @@
 | CSV with columns `node`, `start`, `end`, `kind` | as it is; `end` is empty while a node is not back |
 | CSV of Los Alamos (`System`, `nodenumz`, `Prob Started`, …) | node "system/number"; kind is the column of its cause |
 | JSON of NVSentinel, or of Kubernetes nodes | `health_events`: what was unhealthy until it was healthy again |
+| JSON of Alertmanager, or an answer of Prometheus of what was up | by `monitor_events` |
 | Slurm's events (`sacctmgr -P list event`), its nodes as text or JSON | by `slurm_nodes`; kind is that of the reason |
 | JSON of InfiniteHBD (`node_id`, `event_time` in days, `event_type`, `fault_type`) | starts joined to ends |
 
 Guarantees. Every row is an outage, be it short, inside another or still open: nothing is merged here. Rows that cannot
 be read, or end before they start, are told in `left_out` with the place of the first; where they are more than the
-others, the file is refused. A `kind` is a path, from the class to the detail ("Hardware Failure/GPU").
+others, the file is refused. So are rows of 1970 or of a far time among rows of today. An end in the year 1 or 9999 is
+none. `doubts` says where times without a zone stand beside others with one. A `kind` is a path, from the class to the
+detail ("Hardware Failure/GPU").
 
 Times are hours: since 1970 (UTC where no zone is given), or of a trace since it began. CSV has numbers of hours, ISO
 8601, or month/day/year as Los Alamos writes it.
@@ -22,7 +25,7 @@ import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,14 +34,19 @@ import msgspec
 import polars as pl
 
 from crypto.errors import DecodeError, PharoahError
-from federation.base.foreign import MALFORMED
-from federation.base.reading import ReadLimits, SourceError, form_of, is_text, open_inputs
+from federation.base.foreign import LATEST_S, MALFORMED, moment
+from federation.base.reading import ReadLimits, SourceError, form_of, is_text, open_inputs, shape_of
+from federation.base.slurm_nodes import events_of, events_told
 from federation.base.visible import counted_as
 from provider_server.fleet.health_events import documents, outages_told
-from provider_server.fleet.slurm_nodes import events_of, events_told
+from provider_server.fleet.monitor_events import rows_of
 
 SCHEMA = {"node": pl.String, "start_h": pl.Float64, "end_h": pl.Float64, "kind": pl.String}
 UNKNOWN = "unknown"
+YEAR_2000_H, LATEST_H = 262_968.0, LATEST_S / 3600
+_TIME = re.compile(rb"\b(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?) ?(Z|[+-]\d\d:?\d\d)?")
+_MOST_LOOKED_AT = 1 << 24
+_OPEN_END = r"^(?:0001|9999)-"
 PLACE = "row"  # where it stands in its file, from 1
 ALL = pl.lit(value=True)
 DAY_H = 24.0
@@ -57,8 +65,8 @@ LANL_CAUSES = ("Facilities", "Hardware", "Human Error", "Network", "Undetermined
 ONE_JOB = "a node that runs several jobs at once has one row for them, with one workload"
 EVENTS = "SLURM_TIME_FORMAT=%s sacctmgr -P list event format=NodeName,TimeStart,TimeEnd,State,Reason"
 JSON_FORMS = (
-    "pass what `kubectl get nodes -o json`, `scontrol show nodes --json` or NVSentinel tells, or objects or a CSV file"
-    " with node, start, end and kind; see docs/nodes.md"
+    "pass what `kubectl get nodes -o json`, `scontrol show nodes --json`, NVSentinel, Alertmanager or a query_range of"
+    " `up` tells, or objects or a CSV file with node, start, end and kind; see docs/nodes.md"
 )
 NONE = "a fleet without outages has no hazard to estimate"
 LIMITS = ReadLimits(total_bytes=1 << 30, archive_members=64)
@@ -93,6 +101,7 @@ _LESS = tuple(
 )
 COLUMNS = ("node", "start", "end")
 MOST_NAMED = 8
+_HEAD = 16 << 10
 PREAMBLE_LINES = 3  # above a header: the file of Los Alamos has a line of titles there
 
 
@@ -106,13 +115,14 @@ class UnusableOutages(PharoahError):
 class Outages:
     """Rows (node, start_h, end_h or null, kind) in order of start, and the window: from the first day to the last.
 
-    `left_out` says how many rows could not be used, and why the first of them.
+    `left_out` says how many rows could not be used, and why the first of them; `doubts` what may have been misread.
     """
 
     rows: pl.DataFrame
     start_h: float
     end_h: float
     left_out: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
 
 def read_outages(path: Path) -> Outages:
@@ -123,7 +133,8 @@ def read_outages(path: Path) -> Outages:
         raise UnusableOutages(f"{path} has no outages", hint=NONE)
     days = pl.concat([rows["start_h"], rows["end_h"].drop_nulls()]).to_numpy() / DAY_H
     first = 0.0 if _is_trace(content) else max(0.0, math.ceil(days.min()) - 1.0)  # at risk before an outage at midnight
-    return Outages(rows.sort("start_h", "node"), DAY_H * first, DAY_H * (math.floor(days.max()) + 1.0), left_out)
+    end_h = DAY_H * (math.floor(days.max()) + 1.0)
+    return Outages(rows.sort("start_h", "node"), DAY_H * first, end_h, left_out, tuple(_doubts(content)))
 
 
 def read_starts(path: Path, wanted: pl.Expr = ALL) -> tuple[list[tuple[str, int]], tuple[str, ...]]:
@@ -150,8 +161,34 @@ def _rows(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     if PLACE not in rows.columns:
         rows = rows.with_row_index(PLACE, offset=1)
     backwards = (rows["end_h"] < rows["start_h"]).fill_null(value=False)
-    usable, left_out = _usable(rows, backwards, path, lambda _: "it ends before it starts", left_out)
+    is_of_today = float(rows["start_h"].median() or 0.0) > YEAR_2000_H  # type: ignore[arg-type]
+    elsewhen = rows["start_h"].is_between(YEAR_2000_H, LATEST_H).not_() & is_of_today
+    told = rows.rows(named=True) if (backwards | elsewhen).any() else []
+
+    def complaint(row: int) -> str:
+        node, start, end = told[row]["node"], _shown(told[row]["start_h"]), _shown(told[row]["end_h"])
+        if elsewhen[row]:
+            return f"it starts at another time than the others: '{node}', {start}"
+        return f"it ends before it starts: '{node}', from {start} to {end}"
+
+    usable, left_out = _usable(rows, backwards | elsewhen, path, complaint, left_out)
     return usable.select(*SCHEMA), left_out
+
+
+def _shown(hour: float | None) -> str:
+    """An hour as a person reads it: a time, or of a trace its number."""
+    if hour is None:
+        return "no end"
+    time = moment(hour * 3600) if hour > YEAR_2000_H else None
+    return f"{time:%Y-%m-%dT%H:%MZ}" if time else f"hour {hour:g}"
+
+
+def _doubts(content: bytes) -> Iterator[str]:
+    times = _TIME.findall(content[:_MOST_LOOKED_AT])
+    zoneless = [time for time, zone in times if not zone]
+    if zoneless and len(zoneless) < len(times):
+        first = zoneless[0].decode()
+        yield f"{len(zoneless)} of {len(times)} times have no zone and were read as UTC, the first {first}"
 
 
 def _usable(
@@ -254,12 +291,14 @@ def _health(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
             return _checked(plain, path)
         nodes = [one for of in told if isinstance(of, dict) for one in of.get("nodes", of.get("sinfo")) or ()]
         left_out: list[str] = []
+        if (rows := rows_of(told, left_out)) is not None:
+            return pl.DataFrame(rows, schema=SCHEMA, orient="row"), tuple(left_out)
         if nodes:
             return _of_events(list(events_told(nodes, left_out)), path, left_out)
         return pl.DataFrame(outages_told(content, left_out), schema=SCHEMA, orient="row"), tuple(left_out)
     except (*MALFORMED, DecodeError) as error:
         what = error.what if isinstance(error, DecodeError) else str(error)
-        raise UnusableOutages(f"{path}: {what}", hint=JSON_FORMS) from error
+        raise UnusableOutages(f"{path} is {shape_of(content[:_HEAD])}: {what}", hint=JSON_FORMS) from error
 
 
 def _plain(told: Sequence[object]) -> pl.DataFrame | None:
@@ -281,8 +320,10 @@ def _of_events(
     events: Sequence[tuple[int, str, str, str, str]], path: Path, left_out: Sequence[str]
 ) -> tuple[pl.DataFrame, tuple[str, ...]]:
     columns = {PLACE: pl.UInt32, **dict.fromkeys(("node", "start", "end", "kind"), pl.String)}
-    rows, more = _checked(pl.DataFrame(events, schema=columns, orient="row"), path)
-    return rows, (*left_out, *more)
+    told = [event for event in events if event[2]]
+    rows, more = _checked(pl.DataFrame(told, schema=columns, orient="row"), path)
+    timeless = (f"node {event[1]}: nothing tells since when it is out" for event in events if not event[2])
+    return rows, (*timeless, *left_out, *more)
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
@@ -348,7 +389,9 @@ def _kind(column: str) -> pl.Expr:
 def _checked(table: pl.DataFrame, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     """With times as hours, without the rows that have no node, or a time that is none; these are told."""
     text = {name: pl.col(name).str.strip_chars().replace("", None) for name in ("node", "start", "end")}
-    table = table.with_columns(**text)
+    table = table.with_columns(**text).with_columns(
+        end=pl.when(pl.col("end").str.contains(_OPEN_END).not_()).then(pl.col("end"))
+    )
     if PLACE not in table.columns:
         table = table.with_row_index(PLACE, offset=1)
     first = table.filter(pl.any_horizontal(pl.col("start", "end").str.contains(DAY_FIRST)))

@@ -17,7 +17,16 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from crypto.errors import PharoahError
-from federation.base.reading import CappedReader, ReadLimits, SourceError, form_of, lines, of_form, open_inputs
+from federation.base.reading import (
+    CappedReader,
+    ReadLimits,
+    SourceError,
+    form_of,
+    lines,
+    of_form,
+    open_inputs,
+    shape_of,
+)
 
 RANKS = ("rank0.json", b'{"a": 1}' * 500), ("rank1.json", b'{"b": 2}' * 700)
 HEADER, BLOCK = 512, 512
@@ -137,8 +146,8 @@ def test_a_library_may_open_only_what_is_plain(tmp_path: Path) -> None:
 
 
 def test_a_packed_archive_that_nothing_here_unpacks_is_told_by_its_form(tmp_path: Path) -> None:
-    (head,) = contents(written(tmp_path, "job.tar.zst", b"\x28\xb5\x2f\xfd" + bytes(2000))).values()
-    assert form_of(head) == "a zstd file; unpack it with `zstd -d`"
+    (head,) = contents(written(tmp_path, "job.tar.lz4", b"\x04\x22\x4d\x18" + bytes(2000))).values()
+    assert form_of(head) == "an lz4 file; unpack it with `lz4 -d`"
 
 
 def test_a_file_that_unpacks_to_itself_ends(tmp_path: Path) -> None:
@@ -172,6 +181,24 @@ def meant(path: Path) -> tuple[list[str], list[str]]:
     return found, said
 
 
+def test_zstd_is_unpacked_where_python_can_and_else_named(tmp_path: Path) -> None:
+    try:
+        from compression import zstd  # type: ignore[import-not-found]  # from Python 3.14 on
+    except ImportError:
+        (head,) = contents(written(tmp_path, "job.log.zst", b"\x28\xb5\x2f\xfd\x04")).values()
+        assert form_of(head) == "a zstd file; unpack it with `zstd -d`"
+    else:
+        assert [*contents(written(tmp_path, "job.log.zst", zstd.compress(b"words"))).values()] == [b"words"]
+
+
+def test_the_shape_of_a_file_names_its_keys_or_columns() -> None:
+    assert shape_of(b'{"a": {"x": 1}, "b": [{"y": 2}], "c\\"": "{", ') == 'JSON with the keys a, b, c\\"'
+    assert shape_of(b'[{"a": 1, "b": 2}, {"z": 1}]') == "JSON with the keys a, b"
+    assert shape_of(b"a,b,c,d\n1,2,3,4\n") == "a table with the columns a, b, c, d"
+    assert shape_of(b"words") == "text"
+    assert shape_of(b"[" * 5000) == "JSON"
+
+
 def test_what_stands_beside_the_wanted_files_is_named_and_left_out(tmp_path: Path) -> None:
     path = written(tmp_path, "et.tar", archive([("notes.md", b"# text"), *RANKS, ("code.py", b"import os")]))
     found, said = meant(path)
@@ -183,7 +210,7 @@ def test_what_stands_beside_the_wanted_files_is_named_and_left_out(tmp_path: Pat
     ("data", "form"),
     [
         (b"", "an empty file"),
-        (b"\x28\xb5\x2f\xfd\x04", "a zstd file; unpack it with `zstd -d`"),
+        (b"\x04\x22\x4d\x18\x04", "an lz4 file; unpack it with `lz4 -d`"),
         (b"\x80\x04\x95", "a pickle; refused by design"),
         (b"%PDF-1.7\n% text", "a PDF"),
         (b"PAR1\x15", "a Parquet file"),

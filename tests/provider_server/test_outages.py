@@ -167,8 +167,129 @@ def test_rows_that_cannot_be_used_are_told_and_the_others_count(tmp_path: Path) 
     assert found.left_out == (
         "1 row, the first row 4: start 'soon' is no time",
         "1 row, the first row 5: no node",
-        "1 row, the first row 2: it ends before it starts",
+        "1 row, the first row 2: it ends before it starts: 'b', from hour 9 to hour 3",
     )
+
+
+TODAY = "a,2026-01-03T10:00:00Z,2026-01-03T12:00:00Z,x\nb,2026-01-04T10:00:00Z,2026-01-04T12:00:00Z,x\n"
+
+
+def test_impossible_rows_are_named_by_node_and_time_and_the_others_count(tmp_path: Path) -> None:
+    rows = "c,2026-01-19T22:00:00Z,2026-01-18T04:00:00Z,x\nd,1970-01-01T00:00:00Z,,x\n"
+    found = read_outages(written(tmp_path, HEADER + TODAY + rows + TODAY))
+    assert found.rows["node"].to_list() == ["a", "a", "b", "b"]
+    assert found.left_out == (
+        "1 row, the first row 3: it ends before it starts: 'c', from 2026-01-19T22:00Z to 2026-01-18T04:00Z",
+        "1 row, the first row 4: it starts at another time than the others: 'd', hour 0",
+    )
+    assert (found.start_h, found.end_h) == (NEW_YEAR_H + 48, NEW_YEAR_H + 96)
+
+
+def test_they_are_told_beside_json_too(tmp_path: Path) -> None:
+    rows = "c,2026-01-19T22:00:00Z,2026-01-18T04:00:00Z,x\n"
+    file = written(tmp_path, HEADER + TODAY + rows)
+    result = CliRunner().invoke(app, ["hazard", "--events", str(file), "--nodes", "4", "--json"])
+    assert "row 3: it ends before it starts: 'c'" in result.stderr
+    assert json.loads(result.stdout)[0]["failures"] == 2
+
+
+def test_an_end_that_stands_for_none_is_none(tmp_path: Path) -> None:
+    rows = "c,2026-01-05T10:00:00Z,0001-01-01T00:00:00Z,x\nd,2026-01-05T10:00:00Z,9999-12-31T23:59:59Z,x\n"
+    found = read_outages(written(tmp_path, HEADER + TODAY + rows))
+    assert found.rows.filter(pl.col("end_h").is_null())["node"].to_list() == ["c", "d"]
+    assert found.left_out == ()
+
+
+def test_times_without_a_zone_beside_others_with_one_are_doubted(tmp_path: Path) -> None:
+    mixed = read_outages(written(tmp_path, HEADER + TODAY + "c,2026-01-05 10:00,2026-01-05 12:00,x\n"))
+    assert mixed.doubts == ("2 of 6 times have no zone and were read as UTC, the first 2026-01-05 10:00",)
+    assert len(mixed.rows) == 3
+    assert read_outages(written(tmp_path, HEADER + TODAY)).doubts == ()
+    assert read_outages(written(tmp_path, HEADER + TODAY.replace("Z", ""))).doubts == ()
+
+
+# ---- what monitoring tells -------------------------------------------------------------------------------------------
+
+
+def alert(node: str, end: str | None, status: object = "firing", **labels: str) -> dict[str, Any]:
+    ends = {} if end is None else {"endsAt": end}
+    return {
+        "status": status,
+        "labels": {"alertname": "Down", "node": node, **labels},
+        "startsAt": "2026-01-01T06:00:00Z",
+        **ends,
+    }
+
+
+ACTIVE = {"state": "active", "silencedBy": []}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {
+            "version": "4",
+            "alerts": [alert("a", "0001-01-01T00:00:00Z"), alert("b", "2026-01-01T08:00:00Z", "resolved")],
+        },
+        [alert("a", "2026-01-01T06:09:00Z", ACTIVE), alert("b", "2026-01-01T08:00:00Z", {"state": "expired"})],
+        [
+            {"alerts": [alert("b", None)]},
+            {"alerts": [alert("a", None), alert("b", "2026-01-01T08:00:00Z", "resolved")]},
+        ],
+        {"alerts": [alert("", None, instance="a:9100"), alert("b", "2026-01-01T08:00:00Z", "resolved")]},
+    ],
+    ids=["webhook", "amtool", "told again", "by instance"],
+)
+def test_an_alert_that_fires_has_not_ended(told: object, tmp_path: Path) -> None:
+    found = read_outages(written(tmp_path, json.dumps(told), "alerts.json"))
+    rows = [("a", NEW_YEAR_H + 6, None, "Down"), ("b", NEW_YEAR_H + 6, NEW_YEAR_H + 8, "Down")]
+    assert sorted(found.rows.rows()) == rows
+
+
+def answer(values: dict[str, str], name: str = "up", kind: str = "matrix") -> str:
+    start = 3600 * NEW_YEAR_H
+    series = [
+        {
+            "metric": {"__name__": name, "instance": f"{node}:9400"},
+            "values": [[start + 600 * at, one] for at, one in enumerate(of)],
+        }
+        for node, of in values.items()
+    ]
+    return json.dumps({"status": "success", "data": {"resultType": kind, "result": series}})
+
+
+def test_an_answer_of_prometheus_is_outages_while_a_target_was_not_up(tmp_path: Path) -> None:
+    found = read_outages(written(tmp_path, answer({"a": "111111", "b": "100011", "c": "111100"}), "up.json"))
+    sixth = [NEW_YEAR_H + at / 6 for at in range(6)]
+    hours = [(node, start, end) for node, start, end, _ in found.rows.rows()]
+    assert hours == [
+        ("b", pytest.approx(sixth[1]), pytest.approx(sixth[4])),
+        ("c", pytest.approx(sixth[4]), None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            answer({"a": "10"}, name="DCGM_FI_DEV_GPU_UTIL"),
+            "answer of Prometheus of DCGM_FI_DEV_GPU_UTIL, which does not say",
+        ),
+        (answer({"a": "10"}, kind="vector"), "of one moment"),
+        ('{"resourceMetrics": []}', r"an export of OpenTelemetry \(OTLP\) with the keys resourceMetrics"),
+        ('{"incidents": [{"created_at": "2026"}]}', "a list of incidents with the keys incidents"),
+        ('{"what": 1, "ever": 2}', "JSON with the keys what, ever"),
+        (
+            json.dumps({"alerts": [{"labels": {"alertname": "x"}, "startsAt": "2026-01-01T06:00:00Z"}]}),
+            "none of a node",
+        ),
+        (json.dumps({"alerts": [{"labels": 3}]}), "none of a node: alert 1"),
+    ],
+)
+def test_a_file_of_another_form_is_refused_by_what_it_is(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(UnusableOutages, match=words) as refused:
+        read_outages(written(tmp_path, text, "x.json"))
+    assert "query_range" in (refused.value.hint or "")
 
 
 # ---- time at risk ----------------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from federation.base.slurm_nodes import kind_of
 from provider_server.fleet.analysis.recurrent import are_failures
 from provider_server.fleet.outage_files import UnusableOutages, read_outages
-from provider_server.fleet.slurm_nodes import kind_of
 
 SLURM = Path(__file__).parent / "slurm"
 HEADER = "NodeName|TimeStart|TimeEnd|State|Reason|User\n"
@@ -51,7 +51,7 @@ def test_what_is_left_out_is_told_by_its_row_in_the_file(tmp_path: Path) -> None
     assert read_outages(written(tmp_path, text)).left_out == (
         "1 row, the first row 1: no node",
         "1 row, the first row 7: end 'soon' is no time",
-        "1 row, the first row 6: it ends before it starts",
+        "1 row, the first row 6: it ends before it starts: 'n5', from 2026-11-23T03:13Z to 2026-11-23T02:13Z",
     )
 
 

@@ -13,7 +13,7 @@ from federation.base.reading import CappedReader, ReadLimits, SourceError
 from tenant_client.doctor.diagnosis.collectives import CollectiveVerdict
 from tenant_client.doctor.diagnosis.collectives.ras import RasFindings, analyse_ras, ras_evidence
 from tenant_client.doctor.sources import nccl_ras, nccl_ras_text
-from tenant_client.doctor.sources.evidence import Role
+from tenant_client.doctor.sources.evidence import Evidence, Role
 from tenant_client.doctor.sources.nccl_ras import Answer, decode
 from tenant_client.program.cli import app
 from tests.support.ras import DOCUMENTED, answer, communicator
@@ -128,13 +128,19 @@ def test_a_rank_behind_is_named_by_two_answers_and_undecided_by_one() -> None:
     comms = [communicator(all_reduces(*[6650] * 7, 6649))]
     once, twice = judged(comms), judged(comms, comms)
     assert (once.verdict, dict(once.accused)) == (CollectiveVerdict.UNDECIDED, {})
-    assert "ask again 60 s later" in ras_evidence(once)[0].text
-    assert ras_evidence(once)[0].role is Role.SYMPTOM
+    (symptom,) = ras_evidence(once)
+    assert "ask again 60 s later" in symptom.text
+    assert (symptom.role, symptom.reason, symptom.rank) == (Role.SYMPTOM, "collective_timeout", 7)
     assert (twice.verdict, list(twice.accused)) == (CollectiveVerdict.MISSING, [7])
     (root,) = ras_evidence(twice)
     assert (root.role, root.rank, root.reason) == (Role.ROOT, 7, "nccl_timeout_error")
     assert "AllReduce of communicator 0x27a079b828ff1a75" in root.text
     assert "launched 6649 collectives, 7 of 8 ranks 6650" in root.text
+
+
+def test_many_ranks_behind_in_one_answer_name_nobody_as_in_a_job_that_goes_on() -> None:
+    (symptom,) = ras_evidence(judged([communicator(all_reduces(*[90] * 6, 89, 89))]))
+    assert (symptom.reason, symptom.rank) == ("nccl_timeout_error", None)
 
 
 def test_two_answers_of_a_moment_are_one() -> None:
@@ -314,3 +320,82 @@ def test_a_text_of_a_million_processes_gives_a_few_symptoms() -> None:
     head, line = TEXT[: TEXT.index("  Process 3")], "  Process {} on node gpu-a managing GPU 5\n"
     data = (head + "".join(line.format(number) for number in range(100_000))).encode()
     assert len(list(nccl_ras_text.read(CappedReader(io.BytesIO(data), "ras.txt", 1 << 30)))) <= 4096
+
+
+def warned(*sections: str) -> list[Evidence]:
+    data = (TEXT[: TEXT.index("Errors\n======")] + "Warnings\n========\n\n" + "\n".join(sections)).encode()
+    return list(nccl_ras_text.read(CappedReader(io.BytesIO(data), "ras.txt", 1 << 20)))
+
+
+def lagging(kind: str, *lines: str) -> str:
+    head = f"#0-0 (9b1c0fd27733ae41) MISMATCH\n  Communicator ranks have different {kind} operation counts\n"
+    return head + "".join(f"  {line}\n" for line in lines)
+
+
+PLACE = "-- GPU 3 managed by process 77 on node n2"
+
+
+@pytest.mark.parametrize(
+    ("lines", "ranks"),
+    [
+        (["15 ranks have launched up to operation 9", f"Rank 11 has launched up to operation 8 {PLACE}"], [11]),
+        (["15 ranks have launched up to operation 9", f"Rank 11 has not launched any operations {PLACE}"], [11]),
+        (
+            [
+                "30 ranks have launched up to operation 9",
+                "2 ranks have launched up to operation 8",
+                f"Rank 4 {PLACE}",
+                f"Rank 5 {PLACE}",
+            ],
+            [4, 5],
+        ),
+        (
+            ["15 ranks have launched up to operation 8", f"Rank 11 has launched up to operation 9 {PLACE}"],
+            [None],
+        ),  # ahead
+        (["3 ranks have launched up to operation 9", "5 ranks have launched up to operation 8"], [None]),
+        ([], [None]),
+    ],
+)
+def test_a_few_ranks_behind_are_named_in_a_text(lines: list[str], ranks: list[int | None]) -> None:
+    found = warned(lagging("AllReduce", *lines))
+    assert [one.rank for one in found] == ranks
+    reasons = {"nccl_timeout_error" if rank is None else "collective_timeout" for rank in ranks}
+    assert {one.reason for one in found} == reasons
+    if ranks != [None]:
+        assert (found[0].host, found[0].gpu) == ("n2", "3")
+        assert "; a moment may show that" in found[0].text
+
+
+def test_each_collective_of_each_communicator_has_counts_of_its_own() -> None:
+    late = f"Rank 3 has launched up to operation 8 {PLACE}"
+    found = warned(
+        lagging("AllReduce", "7 ranks have launched up to operation 9", late),
+        lagging("collective", "8 ranks have launched up to operation 4"),  # as NCCL 2.24 says it
+        lagging("AllGather", "7 ranks have launched up to operation 9", late.replace("3", "6", 1)),
+    )
+    assert [(one.reason, one.rank) for one in found] == [
+        ("collective_timeout", 3),
+        ("nccl_timeout_error", None),
+        ("collective_timeout", 6),
+    ]
+
+
+def test_the_text_names_the_rank_that_is_behind(tmp_path: Path) -> None:
+    head = TEXT[: TEXT.index("Errors\n======")]
+    late = "15 ranks have launched up to operation 9", f"Rank 11 has launched up to operation 8 {PLACE}"
+    (tmp_path / "ras.txt").write_text(head + "Warnings\n========\n\n" + lagging("AllReduce", *late))
+    result = CliRunner().invoke(app, ["diagnose", str(tmp_path), "--home", str(tmp_path / "home")])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("collective_timeout: rank 11, n2, GPU 3: ")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(0, len(TEXT) - 1), st.integers(0, 60), st.sampled_from(["", "9" * 400, "\0", "Rank ", " -- GPU", "²"])
+)
+def test_any_text_of_ras_ends_in_symptoms(at: int, cut: int, put: str) -> None:
+    data = (TEXT[:at] + put + TEXT[at + cut :]).encode()
+    assert all(
+        one.role is Role.SYMPTOM for one in nccl_ras_text.read(CappedReader(io.BytesIO(data), "ras.txt", 1 << 20))
+    )

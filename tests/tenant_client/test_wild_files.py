@@ -127,7 +127,7 @@ def test_a_file_says_the_same_to_each_verb_however_it_was_packed(
 @pytest.mark.parametrize(
     ("data", "form"),
     [
-        (b"\x28\xb5\x2f\xfd\x04\x00" * 20, "a zstd file; unpack it with `zstd -d`"),
+        (b"\x04\x22\x4d\x18\x04\x00" * 20, "an lz4 file; unpack it with `lz4 -d`"),
         (b"\x80\x02}q\x00.", "a pickle; refused by design"),
         (b"%PDF-1.7\nno log\n", "a PDF"),
         (b"7z\xbc\xaf\x27\x1c\x00\x04", "a 7z or RAR archive; unpack it"),
@@ -300,16 +300,42 @@ def test_damaged_files_end_in_an_error_of_ours(name: str, tmp_path: Path) -> Non
                 assert error.what  # noqa: PT017  # whether it is raised depends on the damage
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "given is empty"),
+        (b" \n\n", "given is empty"),
+        (b"step 1\nstep 2\n", "no known error pattern in the logs (2 lines)"),
+        (b'{"a": 1, "b": {"c": 2}}', "given is JSON with the keys a, b; read are logs of jobs"),
+        (b"node,start,end,kind\nn1,1,2,x\n", "given is a table with the columns node, start, end, kind; read are"),
+    ],
+)
+def test_a_file_in_which_nothing_is_found_is_told_by_its_form(data: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "given").write_bytes(data)
+    result = run("diagnose", tmp_path / "given")
+    assert result.exit_code == 3
+    assert result.stdout.startswith("cause unknown: ")
+    assert said in result.stdout
+
+
+def test_only_empty_files_are_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "err").touch()
+    (tmp_path / "out").touch()
+    assert run("diagnose", tmp_path).stdout.startswith("cause unknown: all 2 files are empty")
+    (tmp_path / "out").write_text("step 1\n")
+    assert "empty" not in run("diagnose", tmp_path).stdout.splitlines()[0]
+
+
 def test_what_diagnose_passes_over_is_named_once(tmp_path: Path) -> None:
-    log, packed = b"KeyError: 'x'\n", b"\x28\xb5\x2f\xfd" + bytes(100)
+    log, packed = b"KeyError: 'x'\n", b"\x04\x22\x4d\x18" + bytes(100)
     folder = tmp_path / "logs"
     folder.mkdir()
     for name in "ab":
-        (folder / f"{name}.log.zst").write_bytes(packed)
+        (folder / f"{name}.log.lz4").write_bytes(packed)
     only = run("diagnose", folder)
     assert only.exit_code == 2
     assert only.stderr.count("left out: ") == 1
-    assert "a.log.zst, byte 0: not a log or dump of a job: a zstd file; unpack it with `zstd -d`" in only.stderr
+    assert "a.log.lz4, byte 0: not a log or dump of a job: an lz4 file; unpack it with `lz4 -d`" in only.stderr
     assert "and 1 further file" in only.stderr
     (folder / "c.log").write_bytes(log)
     (folder / "model.pt").write_bytes(b"\x80\x02" + bytes(100))  # beside logs; no one asks for it to be read

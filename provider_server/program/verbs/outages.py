@@ -63,8 +63,7 @@ def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
         _keep(home, msgspec.structs.replace(model, source=source), found, end_h)
     nodes_known = asked.inventory is not None or asked.nodes is not None
     row = outages_row(read, found, model, classes, nodes=len(nodes), nodes_known=nodes_known)
-    if not as_json:
-        say(*(f"left out: {text}" for text in row["left_out"]))
+    say(*(f"left out: {text}" for text in row["left_out"]), *(f"doubtful: {text}" for text in read.doubts))
     print_rows([row], outage_lines, as_json=as_json)
 
 

@@ -50,7 +50,7 @@ def spares(
     with failing():
         outages = read_outages(events) if events else None
     if outages:
-        say(*(f"left out: {text}" for text in outages.left_out))
+        say(*(f"left out: {text}" for text in outages.left_out), *(f"doubtful: {text}" for text in outages.doubts))
     if outages is None:
         rates, repairs = np.full(nodes, failures / PER_NODE_HOURS), np.full(nodes, repair_hours)
         down, peak, window = down_share(rates, repairs), None, None

@@ -22,39 +22,57 @@ In a log directory of torchelastic only the last attempt counts: earlier ones we
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs
+from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, SourceError, open_inputs, shape_of
+from federation.base.visible import counted_as
 from federation.protocol.causes import Domain
-from tenant_client.doctor.diagnosis import collectives
+from tenant_client.doctor.diagnosis import collectives, odd_stacks
 from tenant_client.doctor.diagnosis.collectives.ras import analyse_ras, ras_evidence
 from tenant_client.doctor.diagnosis.filter_rules import keeps
 from tenant_client.doctor.diagnosis.lessons import Lessons
 from tenant_client.doctor.diagnosis.log_templates import Templates
 from tenant_client.doctor.diagnosis.odd_calls import mismatch
 from tenant_client.doctor.diagnosis.wording import shared_fault, told
-from tenant_client.doctor.sources import elastic, exit_status, job_log, kernel_log, nccl_ras, torchrun
+from tenant_client.doctor.sources import (
+    elastic,
+    exit_status,
+    job_log,
+    kernel_log,
+    nccl_ras,
+    slurm_records,
+    tool_reports,
+    torchrun,
+)
 from tenant_client.doctor.sources.cues import Level, level_of
-from tenant_client.doctor.sources.evidence import Evidence, Role
+from tenant_client.doctor.sources.evidence import Evidence, NoFault, Role
 from tenant_client.doctor.sources.exit_status import EXIT_CODE
 from tenant_client.doctor.sources.flight_recorder import Dump
-from tenant_client.doctor.sources.formats import FORMATS, Format, Found, Head, NotOfAJob
+from tenant_client.doctor.sources.formats import EMPTY, FORMATS, JOB_LOG, Format, Found, Head, NotOfAJob
 from tenant_client.doctor.sources.job_log import Leftover
 from tenant_client.doctor.sources.reasons import REASONS, UNKNOWN
 from tenant_client.doctor.sources.scanning import Line
+from tenant_client.doctor.sources.stacks import Stack
 from tenant_client.doctor.sources.xid import XIDS, XidRole
 
 _FEW = 8
 _HINTS = 5
+_HEADS = 3
 _MOST_FILES = 100_000
 _MOST_LOCAL = 8  # ranks of most hosts
+_READ = (
+    "read are logs of jobs, kernels and schedulers, dumps and stacks, and what tools print of GPUs, links,"
+    " nodes and jobs"
+)
 _IS_PACKED = re.compile(r"\bunpack")
 _BESIDE_SLEEP = 100  # lines
 _LESSON = "lessons"
 CANCELLED = "cancelled"
 _TIMED_OUT = "collective_timeout"
 _NO_MEMORY, _KILLED, _UNEVEN_END = "host_out_of_memory", "killed", "uneven_end"
+# Pictures of a moment, which name a cause where no log does, and may show something that is none.
+_PICTURES = (odd_stacks.SOURCE, tool_reports.SOURCE, slurm_records.SOURCE)
 _VERDICTS = (torchrun.SOURCE, exit_status.SOURCE)
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
 # Symptoms, those nearest to the cause first; killed GPU contexts last, since every killed process leaves some.
@@ -67,7 +85,7 @@ class Diagnosis:
 
     If the reason is unknown, `root` is an exception without a matching cue, or None; `symptom` is then what the job's
     survivors say, or None. `verdict` is what the launcher says of the rank that ended first,
-    `odd` that several ranks failed alike.
+    `odd` that several ranks failed alike. `nothing` says what the files are in which nothing was found.
     """
 
     reason: str
@@ -76,6 +94,7 @@ class Diagnosis:
     symptom: Evidence | None = None
     verdict: Evidence | None = None
     odd: str = ""
+    nothing: str = "no known error pattern in the logs"
 
     @property
     def rank(self) -> int | None:
@@ -116,7 +135,7 @@ class Diagnosis:
             return f"cause unknown, only a symptom of it: {what}{self._odd}"
         if self.root is None:
             ended = f"; rank {self.rank}: {self.verdict.text}" if self.verdict and self.rank is not None else ""
-            return f"cause unknown: no known error pattern in the logs{ended}"
+            return f"cause unknown: {self.nothing}{ended}"
         where = [f"rank {self.rank}" if self.rank is not None else "", self.host, f"GPU {self.gpu}" if self.gpu else ""]
         place = ", ".join(part for part in where if part)
         what = told(self.root.text)
@@ -140,7 +159,7 @@ class Gathered:
     """The content of the files: evidence in file order, files with faults, and lines without a matching cue.
 
     Flight recorder dumps are analysed together, and so are RAS answers: their evidence comes last. `taken_for` says of
-    each log what it was read as.
+    each log what it was read as, `no_faults` what a file without a fault says, `heads` how the first logs begin.
     """
 
     evidence: list[Evidence] = field(default_factory=list)
@@ -150,6 +169,9 @@ class Gathered:
     taken_for: dict[str, str] = field(default_factory=dict)
     dumps: list[Dump] = field(default_factory=list)
     ras: list[nccl_ras.Answer] = field(default_factory=list)
+    stacks: list[Stack] = field(default_factory=list)
+    no_faults: dict[str, str] = field(default_factory=dict)
+    heads: dict[str, Head] = field(default_factory=dict)
 
     def take(self, file: str, found: Found) -> None:
         """Sorts in one thing that a file holds."""
@@ -162,6 +184,10 @@ class Gathered:
                 self.dumps.append(found)
             case nccl_ras.Answer():
                 self.ras.append(found)
+            case Stack():
+                self.stacks.append(found)
+            case NoFault():
+                self.no_faults.setdefault(file, found.text)
 
 
 @dataclass(frozen=True)
@@ -196,6 +222,8 @@ def gather(paths: Iterable[Path], limits: ReadLimits = DEFAULT_LIMITS, formats: 
         gathered.evidence += collectives.evidence(collectives.analyse(gathered.dumps))
     if gathered.ras:
         gathered.evidence += ras_evidence(analyse_ras(gathered.ras))
+    if gathered.stacks:
+        gathered.evidence += odd_stacks.odd_stacks(gathered.stacks)
     return gathered
 
 
@@ -238,6 +266,8 @@ def _take(reader: CappedReader, limits: ReadLimits, formats: Sequence[Format], g
     head = Head.of(reader)
     form = next(one for one in formats if one.looks_like(head))
     gathered.taken_for[reader.file] = form.name
+    if form.name == JOB_LOG and len(gathered.heads) < _HEADS:
+        gathered.heads[reader.file] = head
     try:
         for found in form.read(reader, limits):
             gathered.take(reader.file, found)
@@ -288,7 +318,13 @@ def _root(seen: Sequence[Evidence]) -> Evidence | None:
         return verdict
     abort = verdict if verdict is not None and verdict.role is Role.SYMPTOM else None
     named = [one for one in _symptoms(seen) if _may_name(one) and one is not abort and not _of_another(one, abort)]
-    return next(filter(None, (mismatch(seen), *_left(seen), *named, abort)), None)
+    shown = sorted((one for one in seen if _is_shown(one)), key=lambda one: _PICTURES.index(one.source))
+    return next(filter(None, (mismatch(seen), *_left(seen), *named, abort, *shown)), None)
+
+
+def _is_shown(one: Evidence) -> bool:
+    """Whether a picture shows something of which no reason is known: the last to be told."""
+    return one.source in _PICTURES and one.reason == UNKNOWN
 
 
 def _left(seen: Sequence[Evidence]) -> Iterator[Evidence]:
@@ -307,7 +343,7 @@ def _of_another(symptom: Evidence, abort: Evidence | None) -> bool:
 def _may_name(symptom: Evidence) -> bool:
     xid = XIDS.get(kernel_log.code_of(symptom) or 0)
     from_kernel = symptom.source == kernel_log.SOURCE and (xid is None or xid.role is XidRole.BY_SEVERITY)
-    return from_kernel or not REASONS[symptom.reason].counted
+    return from_kernel or symptom.source in _PICTURES or not REASONS[symptom.reason].counted
 
 
 def _symptoms(seen: Sequence[Evidence]) -> list[Evidence]:
@@ -397,7 +433,23 @@ def explain(gathered: Gathered, lessons: Lessons) -> Diagnosis:
         if reason is not None:
             taught = Evidence(reason, Role.SYMPTOM, _LESSON, file, line.number, line.text.strip()[:400])
             return Diagnosis(reason, taught, found.cascade)
-    return found
+    return replace(found, nothing=_nothing(gathered))
+
+
+def _nothing(gathered: Gathered) -> str:
+    """What the files are, where none of them says anything of a failure."""
+    logs = [file for file, form in gathered.taken_for.items() if form != EMPTY and file not in gathered.no_faults]
+    shapes = {file: shape_of(head.data) for file, head in gathered.heads.items()}
+    shapes = {file: shape for file, shape in shapes.items() if shape != "text"}
+    parts = [f"{file}: {text}" for file, text in list(gathered.no_faults.items())[:_HEADS]]
+    if not logs and not parts and gathered.taken_for:
+        first, *others = gathered.taken_for
+        parts = [f"{first} is empty" if not others else f"all {len(others) + 1} files are empty"]
+    if logs:
+        n_lines = sum(left.tail[-1].number for left in gathered.leftovers.values() if left.tail)
+        size = f" ({counted_as(n_lines, 'line')})" if n_lines and not shapes else ""
+        parts += [f"no known error pattern in the logs{size}", *(f"{file} is {shapes[file]}" for file in shapes)]
+    return "; ".join([*parts, *([_READ] if shapes else [])])
 
 
 def hints(gathered: Gathered, most: int = _HINTS, dropped: AbstractSet[str] = frozenset()) -> tuple[UnknownLine, ...]:

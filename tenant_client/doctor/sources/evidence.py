@@ -54,3 +54,10 @@ class Evidence:
     def where(self) -> str:
         """File and line, for a person."""
         return f"{self.file}, line {self.line}" if self.line else self.file
+
+
+@dataclass(frozen=True)
+class NoFault:
+    """What a file that shows no fault says: `all 2 jobs completed`."""
+
+    text: str

@@ -11,6 +11,8 @@ before these: docs/architecture.md, "Plug-ins".
 'kernel log'
 """
 
+import io
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,15 +29,24 @@ from tenant_client.doctor.sources import (
     nccl_log,
     nccl_ras,
     nccl_ras_text,
+    slurm_records,
+    stacks,
+    tool_reports,
 )
-from tenant_client.doctor.sources.evidence import Evidence
+from tenant_client.doctor.sources.evidence import Evidence, NoFault
 from tenant_client.doctor.sources.flight_recorder import Dump
 from tenant_client.doctor.sources.job_log import Leftover
 
 Found = (
-    Evidence | Dump | nccl_ras.Answer | Leftover
-)  # dumps, and answers, say most where all of a job are seen together
+    Evidence | NoFault | Dump | nccl_ras.Answer | stacks.Stack | Leftover
+)  # dumps, answers and stacks say most where all of a job are seen together
 _HEAD = 16 << 10
+_MOST_OF_A_REPORT = 1 << 26
+_OF_A_JOB = re.compile(
+    rb"Traceback \(most recent|\w(?:Error|Exception): |^\[rank\d|^(?:srun|slurmstepd): "
+    rb"|\b(?:loss|epoch|iter|step)\b|NCCL|torch",
+    re.MULTILINE,
+)
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 
 
@@ -82,6 +93,33 @@ def _job_log(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | Le
         yield replace(seen, rank=rank) if seen.rank is None else seen
 
 
+_Report = Callable[[CappedReader, ReadLimits], Iterable[Evidence | NoFault]]
+
+
+def _or_log_below(report: _Report) -> Callable[[CappedReader, ReadLimits], Iterator[Found]]:
+    """Reads a report, and a job's log where one goes on below it: many begin with `nvidia-smi` or `scontrol`."""
+
+    def read(reader: CappedReader, limits: ReadLimits) -> Iterator[Found]:
+        begin = reader.read(min(_MOST_OF_A_REPORT, limits.total_bytes))
+        yield from report(CappedReader(io.BytesIO(begin), reader.file, limits.total_bytes), limits)
+        is_json = begin.lstrip()[:1] in (b"{", b"[")
+        if len(begin) == _MOST_OF_A_REPORT or (not is_json and _OF_A_JOB.search(begin)):
+            yield from _job_log(CappedReader(_Rejoined(begin, reader), reader.file, limits.total_bytes), limits)
+
+    return read
+
+
+class _Rejoined:
+    """A file from its start, of which the beginning was read."""
+
+    def __init__(self, begin: bytes, rest: CappedReader) -> None:
+        self._begin, self._rest = io.BytesIO(begin), rest
+
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes, b"" at the end."""
+        return self._begin.read(size) or self._rest.read(size)
+
+
 def _system_log(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | Leftover]:
     return _job_log(host_log.of_jobs(reader, Head.of(reader).text, limits), limits)
 
@@ -106,6 +144,7 @@ def _of_host(form: str) -> Callable[[Head], bool]:
     return lambda head: host_log.form_of(head.text) == form
 
 
+EMPTY, JOB_LOG = "an empty file", "job log"
 _RAS = "answer of NCCL's RAS"
 FORMATS = (
     Format("flight recorder dump", _is_dump, _dump),
@@ -114,12 +153,24 @@ FORMATS = (
     Format("torchelastic error file", lambda head: elastic.looks_like(head.text), elastic.read),
     Format("kernel log", lambda head: kernel_log.looks_like(head.text), kernel_log.read),
     Format(_RAS, lambda head: nccl_ras_text.looks_like(head.text), nccl_ras_text.read),
+    Format("report of a tool", lambda head: tool_reports.looks_like(head.text), _or_log_below(tool_reports.read)),
+    Format(
+        "Slurm's record of jobs",
+        lambda head: slurm_records.looks_like_jobs(head.text),
+        _or_log_below(slurm_records.read_jobs),
+    ),
+    Format(
+        "Slurm's record of nodes",
+        lambda head: slurm_records.looks_like_nodes(head.text),
+        _or_log_below(slurm_records.read_nodes),
+    ),
+    Format("stacks of processes", lambda head: stacks.looks_like(head.text), stacks.read),
     # A job that NCCL logs at length writes other lines, too.
     Format("NCCL log", lambda head: nccl_log.looks_like(head.text), _job_log),
     Format(host_log.BUG_REPORT, _of_host(host_log.BUG_REPORT), kernel_log.read),
     Format(host_log.SYSTEM_LOG, _of_host(host_log.SYSTEM_LOG), _system_log),
     *(Format(form, _of_host(form), _nothing) for form in host_log.OTHERS),
-    Format("job log", lambda head: bool(head.text), _job_log),
-    Format("an empty file", lambda head: not head.data, _nothing),
+    Format(EMPTY, lambda head: not head.data.strip() and len(head.data) < _HEAD, _nothing),
+    Format(JOB_LOG, lambda head: bool(head.text), _job_log),
     Format("unknown", lambda head: True, _unknown),
 )

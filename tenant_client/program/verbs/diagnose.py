@@ -34,8 +34,8 @@ def diagnose(
         typer.Argument(
             metavar="FILE|JOB...",
             click_type=InputFile(folders=True),
-            help="Logs, flight recorder dumps, answers of NCCL's RAS, error files, or folders of these; or a job, for"
-            " what its newest attempt has left.",
+            help="Logs, flight recorder dumps, answers of NCCL's RAS, error files, stacks, what tools print of GPUs,"
+            " links, jobs and nodes, or folders of these; or a job, for what its newest attempt has left.",
         ),
     ],
     home: Home,

@@ -5,8 +5,9 @@
   all launched the same, none more and no rank is named, it is the **network** (or a job that calls nothing just then).
 
 A healthy job's counts differ too, for a moment. So these three need two answers, `APART_S` or more apart, between which
-no rank of the communicator launched anything anywhere; with one answer they are undecided. Whoever waits elsewhere for
-a named rank is not named, as with flight recorder dumps (`root_cause`).
+no rank of the communicator launched anything anywhere; with one answer they are undecided, and one rank behind, or an
+eighth of them at most, is a symptom that names it. Whoever waits elsewhere for a named rank is not named, as with
+flight recorder dumps (`root_cause`).
 
 Ranks are those of the communicator that holds all GPUs of the answer. Where there is none, GPUs are numbered by host
 and process, and only host, process and device are told.
@@ -117,7 +118,13 @@ def _accused(findings: RasFindings, number: int, one: GroupFinding) -> Evidence:
 def _symptom(findings: RasFindings, one: GroupFinding) -> Evidence:
     again = "" if findings.asked_twice else f"; one answer may show a moment only: ask again {APART_S:.0f} s later"
     text = f"{one.call.operation} of communicator {one.call.group.name}: {one.reason}{again}"
-    return Evidence("nccl_timeout_error", Role.SYMPTOM, SOURCE, one.file, 0, text)
+    few = 0 < len(one.ranks) <= max(1, (len(one.ranks) + len(one.waiting)) // 8)
+    if findings.asked_twice or not few or one.verdict is not CollectiveVerdict.MISSING:
+        return Evidence("nccl_timeout_error", Role.SYMPTOM, SOURCE, one.file, 0, text)
+    late = findings.gpus[one.ranks[0]]
+    return Evidence(
+        "collective_timeout", Role.SYMPTOM, SOURCE, one.file, 0, text, None, late.rank, late.host, str(late.device)
+    )
 
 
 def _error(gpu: Gpu, code: int, file: str) -> Evidence:

@@ -53,7 +53,7 @@ class _Reasons(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def events_of(text: str, left_out: list[str]) -> list[Event] | None:
     """Row in the text, node, start, end and kind of each outage; None for what is no text of Slurm.
 
-    Times are hours since 1970, or as they stand; an end that is not known is empty. Rows without a node, which tell of
+    Times are hours since 1970, or as they stand; empty where nothing tells them. Rows without a node, which tell of
     the whole cluster, are told in `left_out`.
     """
     first_line = next((line for line in text.splitlines() if line.strip()), "")
@@ -62,7 +62,7 @@ def events_of(text: str, left_out: list[str]) -> list[Event] | None:
     if _SINFO_R.match(first_line):
         return list(_reasons(text, left_out))
     if _SHOWN.match(first_line):
-        return list(_shown(text, left_out))
+        return list(_shown(text))
     return None
 
 
@@ -79,10 +79,8 @@ def events_told(nodes: list[object], left_out: list[str]) -> Iterator[Event]:
         since_s = reason.time.number if isinstance(reason.time, _Since) else reason.time
         if _OUT.search(states) and not _BY_PLAN.search(states):
             for node in (one.name,) if one.name else one.nodes.nodes:
-                if since_s:
-                    yield place, node, repr(since_s / SECONDS_PER_HOUR), "", _kind(reason.description)
-                else:
-                    left_out.append(f"node {node}: nothing tells since when it is out")
+                start = repr(since_s / SECONDS_PER_HOUR) if since_s else ""
+                yield place, node, start, "", _kind(reason.description)
 
 
 class _Since(msgspec.Struct, frozen=True):
@@ -129,7 +127,7 @@ def _reasons(text: str, left_out: list[str]) -> Iterator[Event]:
             left_out.append(f"row {place}: nothing tells since when it is out")
 
 
-def _shown(text: str, left_out: list[str]) -> Iterator[Event]:
+def _shown(text: str) -> Iterator[Event]:
     """Of what `scontrol show nodes` prints, on one line for each node or several."""
     begins = [found.start() for found in _SHOWN.finditer(text)]
     for place, (begin, end) in enumerate(pairwise([*begins, len(text)]), start=1):
@@ -137,10 +135,7 @@ def _shown(text: str, left_out: list[str]) -> Iterator[Event]:
         state, reason = _SHOWN_STATE.search(block), _SHOWN_REASON.search(block)
         if state and _OUT.search(state[1]) and not _BY_PLAN.search(state[1]):
             name = node.removeprefix("NodeName=")
-            if reason:
-                yield place, name, _hours(reason[2]), "", _kind(reason[1])
-            else:
-                left_out.append(f"node {name}: nothing tells since when it is out")
+            yield place, name, _hours(reason[2]) if reason else "", "", _kind(reason[1] if reason else "")
 
 
 def _events(text: str, left_out: list[str]) -> Iterator[Event]:
