@@ -353,7 +353,7 @@ def _json() -> Iterator[str]:
 
 
 def _lease_events() -> Iterator[str]:
-    yield f"{_first_paragraph(lease_events)} One object a line, for `pharoah-provider lease-events` and the webhook.\n"
+    yield f"{_first_paragraph(lease_events)} One object a line, for `pharoah-provider leases events` and the webhook.\n"
     yield f"```json\n{json.dumps(msgspec.json.schema(lease_events.LeaseEvent), indent=2)}\n```\n"
     yield "## What the webhook answers\n"
     yield f"```json\n{json.dumps(msgspec.json.schema(lines.Taken), indent=2)}\n```\n"

@@ -74,7 +74,7 @@ def test_an_event_is_a_change_and_is_repeated_until_it_is_taken() -> None:
     assert changes.of([calm(HOT)]) == [calm(HOT)]
 
 
-# ---- node-check ------------------------------------------------------------------------------------------------------
+# ---- nodes check -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
