@@ -39,7 +39,7 @@ def run_job(
     Gloo's own faults, watched or not, are not those of the test (see tests/tenant_client/test_faults.py):
     it is then run again.
     """
-    autoload = str(ROOT / "tenant_client" / "run" / "hook" / "autoload") if watched else ""
+    autoload = str(ROOT / "tenant_client/doctor/run/hook/autoload") if watched else ""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PHAROAH_")}
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     job = [str(ROOT / "examples" / f"{name}.py"), "--steps", str(STEPS), *options]
@@ -110,7 +110,7 @@ def test_a_full_disk_does_not_disturb_the_job(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
     )
-    autoload = ROOT / "tenant_client" / "run" / "hook" / "autoload"
+    autoload = ROOT / "tenant_client/doctor/run/hook/autoload"
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     done = run_job("ddp", PHAROAH_RUN_DIR=str(run_dir), PYTHONPATH=f"{autoload}{os.pathsep}{tmp_path}")

@@ -20,7 +20,7 @@ from tenant_client.doctor.sources.xid import XIDS, parse as parse_xids
 
 ROOT = Path(__file__).resolve().parents[2]
 CATALOG = ROOT.parent / "shared" / "data" / "xid" / "xid_catalog.json"
-TABLE = (ROOT / "tenant_client" / "sources" / "cues.toml").read_text(encoding="utf-8")
+TABLE = (ROOT / "tenant_client/doctor/sources/cues.toml").read_text(encoding="utf-8")
 LINE_SECTIONS = tuple(name for name in SECTIONS if name != "exception")
 
 

@@ -26,7 +26,7 @@ from tests import needs
 
 torch = needs.package("torch")
 
-AUTOLOAD = Path(__file__).resolve().parents[2] / "tenant_client" / "run" / "hook" / "autoload"
+AUTOLOAD = Path(__file__).resolve().parents[2] / "tenant_client/doctor/run/hook/autoload"
 UNGUARDED = {f"PHAROAH_SAMPLE_{name}": "inf" for name in ("BUDGET", "LOAD", "JITTER")}
 
 

@@ -50,7 +50,7 @@ print("saved")
 
 def environment(run_dir: Path) -> dict[str, str]:
     """That of a job behind `pharoah-tenant run`, sampled at once."""
-    path = os.pathsep.join((str(ROOT / "tenant_client" / "run" / "hook" / "autoload"), str(ROOT)))
+    path = os.pathsep.join((str(ROOT / "tenant_client/doctor/run/hook/autoload"), str(ROOT)))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PHAROAH_", "RANK"))}
     return kept | AT_ONCE | {"PYTHONPATH": path, "PHAROAH_RUN_DIR": str(run_dir), "OMP_NUM_THREADS": "1"}
 
