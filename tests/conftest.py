@@ -1,6 +1,7 @@
 """Fixtures that several files share; what they hand out is made in `tests/support/factories.py`."""
 
 import signal
+from _signal import getsignal  # that of `signal` makes an enum of each answer, which takes twenty times as long
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -29,11 +30,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:
-    """A verb that serves takes the signals that end it; called in the tests' process, it would keep them for good."""
-    before = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
+    """A verb that serves takes the signals that end it; called in the tests' process, it would keep them for good.
+
+    Any other signal is as it was before, or programs that later tests start would inherit it ignored or blocked.
+    """
+    before, ours = handlers(), {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
     yield
-    for kind, handler in before.items():
+    for kind, handler in ours.items():
         signal.signal(kind, handler)
+    assert handlers() == before
+
+
+def handlers() -> tuple[list[object], set[int]]:
+    """Who takes each signal, and which are blocked."""
+    return [getsignal(number) for number in range(1, 32)], signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @pytest.fixture
