@@ -1,9 +1,9 @@
 """Fixtures that several files share; what they hand out is made in `tests/support/factories.py`."""
 
 import signal
-from _signal import getsignal  # that of `signal` makes an enum of each answer, which takes twenty times as long
+from _signal import getsignal  # type: ignore[import-not-found]  # that of `signal` makes enums, in twenty times the time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -51,3 +51,10 @@ def cast(tmp_path: Path) -> Iterator[Cast]:
     """Whoever takes part in one test, closed when it ends."""
     with closing(Cast(tmp_path)) as parties:
         yield parties
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    """Closes whatever a test opened, the last first."""
+    with ExitStack() as stack:
+        yield stack
