@@ -1,8 +1,9 @@
 """Fixtures that several files share; what they hand out is made in `tests/support/factories.py`."""
 
 import signal
+from _signal import getsignal  # type: ignore[import-not-found]  # that of `signal` makes enums, in twenty times the time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,9 @@ from tests.support.postgres import postgresql as postgresql  # a fixture, for wh
 tls.forbid_1_2()  # before any test imports gRPC
 collect_ignore = ["jobs"]  # programs that tests start, some under PyTorch; here they would be imported for doctests
 
-# A busy machine is no bug: time is a benchmark's business. Examples are the same each time, but in `make nightly`.
+# A busy machine is no bug: time is a benchmark's business. Examples are the same 50 each time, but in `make nightly`.
 settings.register_profile("searching", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("untimed", settings.get_profile("searching"), derandomize=True)
+settings.register_profile("untimed", settings.get_profile("searching"), derandomize=True, max_examples=50)
 settings.load_profile("untimed")
 
 
@@ -29,11 +30,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:
-    """A verb that serves takes the signals that end it; called in the tests' process, it would keep them for good."""
-    before = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
+    """A verb that serves takes the signals that end it; called in the tests' process, it would keep them for good.
+
+    Any other signal is as it was before, or programs that later tests start would inherit it ignored or blocked.
+    """
+    before, ours = handlers(), {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
     yield
-    for kind, handler in before.items():
+    for kind, handler in ours.items():
         signal.signal(kind, handler)
+    assert handlers() == before
+
+
+def handlers() -> tuple[list[object], set[int]]:
+    """Who takes each signal, and which are blocked."""
+    return [getsignal(number) for number in range(1, 32)], signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 @pytest.fixture
@@ -41,3 +51,10 @@ def cast(tmp_path: Path) -> Iterator[Cast]:
     """Whoever takes part in one test, closed when it ends."""
     with closing(Cast(tmp_path)) as parties:
         yield parties
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    """Closes whatever a test opened, the last first."""
+    with ExitStack() as stack:
+        yield stack

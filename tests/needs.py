@@ -4,6 +4,7 @@
 programs that this machine lacks, one to a line: `python -m tests.needs`.
 """
 
+import importlib.util
 import os
 import shutil
 import sys
@@ -64,7 +65,17 @@ def find(name: str) -> Path | None:
 
 def package(name: str) -> Any:
     """A package of `PYTHON`; without it the test is skipped, or at the head of a module all its tests."""
-    return pytest.importorskip(name, reason=f"there is no {name} here: {PYTHON[name.partition('.')[0]]}")
+    return pytest.importorskip(name, reason=_absence(name))
+
+
+def installed(name: str) -> None:
+    """The same for programs that tests start: here nothing is imported, as torch takes each worker two seconds."""
+    if importlib.util.find_spec(name.partition(".")[0]) is None:
+        pytest.skip(_absence(name), allow_module_level=True)
+
+
+def _absence(name: str) -> str:
+    return f"there is no {name} here: {PYTHON[name.partition('.')[0]]}"
 
 
 if __name__ == "__main__":

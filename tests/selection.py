@@ -5,7 +5,7 @@ together, so that its fixtures are made once. `--skipped` runs what the last run
 (`tests/needs.py`), only that is left to show.
 
 Side by side, a module is one worker's, so that its fixtures are made once. Named groups wait for other programs, and
-begin first.
+begin first; then come the longest modules, those of `tests/system`, or one of them would end alone.
 """
 
 import gc
@@ -17,6 +17,7 @@ from typing import TypeVar
 import pytest
 
 KEY = "pharoah/skipped"
+SYSTEM = "tests/system/"
 GROUP = re.compile(r"@[^]@]*$")  # what pytest-xdist puts behind the name of a test that has a group
 Item = TypeVar("Item")
 
@@ -52,7 +53,7 @@ class Selection:
             left_out = [item for item in items if not asked_for(item.nodeid, self._only)]
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if asked_for(item.nodeid, self._only)]
-        items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+        items.sort(key=lambda item: 2 * (item.get_closest_marker("xdist_group") is None) - (SYSTEM in item.nodeid))
         for item in items:
             if not item.get_closest_marker("xdist_group"):
                 item.add_marker(pytest.mark.xdist_group(module_of(item)))

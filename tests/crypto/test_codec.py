@@ -610,7 +610,7 @@ def test_the_messages_of_this_test_are_all_that_there_are() -> None:
 
 
 @every_message
-@patient
+@settings(patient, max_examples=20)
 @given(data=st.data())
 def test_every_message_survives_the_wire(kind: Any, data: st.DataObject) -> None:
     message = data.draw(valid(kind))
@@ -642,6 +642,7 @@ def test_specimens_are_valid_and_have_no_empty_list(kind: Any) -> None:
 
 
 @every_message
+@settings(max_examples=25)
 @given(data=st.binary(max_size=200))
 @example(data=b"")
 @example(data=b"\x90")
@@ -660,6 +661,7 @@ def test_a_truncated_message_is_refused_at_every_length(kind: Any) -> None:
 
 
 @every_message
+@settings(max_examples=10)
 @given(tail=st.binary(min_size=1, max_size=20))
 def test_an_extended_message_is_refused(kind: Any, tail: bytes) -> None:
     assert "it is cut short, malformed" in refusal(kind, encode(specimen(kind)) + tail)

@@ -408,7 +408,9 @@ def test_tables_are_drawn_from_with_a_fresh_key_each_time(
 # ---- by rejection ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scale", [0.3, 3.0, SCALE, 20_000.0])
+@pytest.mark.parametrize(
+    "scale", [3.0, *(pytest.param(scale, marks=pytest.mark.nightly) for scale in (0.3, SCALE, 20_000.0))]
+)
 def test_draws_by_rejection_have_the_exact_law(scale: float) -> None:
     sample = drawn_by_rejection(scale, FEWER_CELLS)
     right, wrong = (in_bins(gaussian_law(factor * scale, reach(scale)), scale) for factor in (1.0, 0.9))

@@ -31,15 +31,16 @@ def entries(scale: float, part: Fraction) -> list[int]:
 
 
 def exact(scale: float, part: Fraction, size: int) -> list[Decimal]:
-    """2^128 P(X <= k) for k < size, by a rising factorial of fractions, in 200 digits."""
+    """2^128 P(X <= k) for k < size, by a rising factorial, in 200 digits."""
     with localcontext() as context:
         context.prec = 200
         p, total, sums = (-1 / Decimal(scale)).exp(), Decimal(0), []
-        first, rising = (1 - p) ** (Decimal(part.numerator) / Decimal(part.denominator)), Fraction(1)
+        share = Decimal(part.numerator) / Decimal(part.denominator)
+        term = (1 - p) ** share
         for k in range(size):
-            total += first * p**k * rising.numerator / rising.denominator
+            total += term
             sums.append(total * 2**128)
-            rising *= (part + k) / (k + 1)
+            term *= p * (share + k) / (k + 1)
         return sums
 
 

@@ -152,7 +152,7 @@ def apply_key(inputs: Sequence[bytes], keys: KeyPair, mode: Mode = Mode.VOPRF) -
     return finalize(blinding, evaluation.elements)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.binary(max_size=100), min_size=1, max_size=4))
 def test_outputs_depend_on_input_and_key_alone(inputs: list[bytes]) -> None:
     outputs = apply_key(inputs, KEYS)

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cache
@@ -25,12 +25,6 @@ SOON_S = 20.0
 @cache
 def own() -> Certificate:
     return make_certificate([HOST], datetime.now(UTC))
-
-
-@pytest.fixture
-def opened() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def pairs(opened: ExitStack, host: str, listening: str, count: int) -> tuple[int, list[socket.socket]]:

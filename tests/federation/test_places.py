@@ -76,13 +76,6 @@ class Blocking:
         return length(request)
 
 
-@pytest.fixture
-def opened() -> Iterator[ExitStack]:
-    """Closes whatever a test opened, the last first."""
-    with ExitStack() as stack:
-        yield stack
-
-
 def serving(
     opened: ExitStack, limits: ServerLimits = DEFAULT_LIMITS, method: Callable[[bytes], bytes] = length
 ) -> Server:

@@ -92,13 +92,6 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def opened() -> Iterator[ExitStack]:
-    """Closes whatever a test opened, the last first."""
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture
 def serving(opened: ExitStack) -> Serve:
     """Starts a server of the given methods, or of one that returns what it gets."""
 

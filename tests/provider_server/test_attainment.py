@@ -42,14 +42,14 @@ def test_of_contexts_that_meet_the_aim_few_are_named_and_those_that_miss_it_by_f
     counts[4] = EXACT[::-1]
     names = [str(number) for number in range(20)]
     false, found = 0, 0
-    for _ in range(200):
+    for _ in range(80):
         noisy = counts + rng.normal(0, SIGMA, counts.shape)
         told = by_context(names, noisy, np.full(20, SIGMA**2), GOODPUT_EDGES, (0.9, 0.8))
         named = {one.context for one in told if one.is_missed}
         found += "4" in named and told[0].context == "4"
         false += bool(named - {"4"})
-    assert found >= 190
-    assert false <= 60  # of all runs: a false name in one list of two or three is less than its share of the named
+    assert found >= 76
+    assert false <= 24  # of all runs: a false name in one list of two or three is less than its share of the named
 
 
 def test_where_noise_outweighs_the_units_nothing_is_excluded() -> None:

@@ -52,7 +52,7 @@ def test_blocks_are_found_by_what_their_pairs_say_together(seed: int) -> None:
     assert (~planted[together.workload, together.context])[called].mean() < 0.1
 
 
-@pytest.mark.parametrize("planted_share", [0.0, 0.03])
+@pytest.mark.parametrize("planted_share", [0.0, pytest.param(0.03, marks=pytest.mark.nightly)])
 def test_where_no_block_is_planted_nothing_changes(planted_share: float) -> None:
     table, planted = a_cloud(3, planted_share=planted_share)
     released = noisy(table, 10.0, 3)

@@ -162,7 +162,10 @@ def test_curvature_and_slope_are_derivatives(most: int, shape: float) -> None:
         pytest.param(0.1, marks=pytest.mark.nightly),
     ],
 )
-@pytest.mark.parametrize("scenario", names())
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(name, marks=[pytest.mark.nightly] if name in ("hyperscale", "regional") else []) for name in names()],
+)
 def test_hazards_settle_on_every_scenario(
     scenario: str, epsilon: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:

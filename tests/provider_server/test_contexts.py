@@ -92,7 +92,7 @@ def test_without_selection_contexts_are_lost() -> None:
     assert agreement(fleet, contexts(fleet.table, everything(fleet.table))) < 0.6
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [SEEDS[0], *(pytest.param(seed, marks=pytest.mark.nightly) for seed in SEEDS[1:])])
 def test_failures_that_were_shuffled_select_nothing(seed: int) -> None:
     assert selected(shuffled(fitted(seed)[0], seed).table, seed) == ()
 
@@ -340,6 +340,7 @@ def test_new_hardware_joins_the_nearest_context_with_a_wider_interval() -> None:
 # ---- real failures -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @needs_titan
 def test_on_titan_batch_cage_and_node_are_selected_before_slot() -> None:
     table = titan_lives()

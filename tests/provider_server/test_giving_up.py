@@ -21,6 +21,7 @@ from provider_server.rounds.store.round_store import Answer, RoundState
 from provider_server.rounds.week import MaskHolder, give_up
 from simulation.run.federation import Federation
 from tests.support.federations import COHORT, WEEKS, Answerer, Grounds, hold, is_exact
+from tests.support.trustees import Gone
 
 TENANTS = COHORT + 1
 NEXT_EPOCH = WEEKS[-1][1], WEEKS[-1][1] + 168
@@ -148,7 +149,7 @@ def test_who_endorsed_a_set_endorses_no_empty_one_and_without_a_quorum_for_eithe
 
 
 def test_a_round_whose_set_is_endorsed_ends_with_that_set_and_nobody_in_it_counts_again(federation: Federation) -> None:
-    gone = Unmasking(federation.trustees[-1])
+    gone = Gone(federation.trustees[-1])
     with pytest.raises(Unreachable):
         hold(federation, WEEKS[0], trustees=[*federation.trustees[:-1], gone], silent=[0])
     round_ = unfinished(federation)
@@ -160,26 +161,6 @@ def test_a_round_whose_set_is_endorsed_ends_with_that_set_and_nobody_in_it_count
     began = {answer.tenant: answer.start_hour for answer in release.answered}
     assert [began[tenant.id] for tenant in federation.tenants] == [0, 168, 168, 168]
     assert is_exact(federation, release)
-
-
-@dataclass
-class Unmasking:
-    """A trustee that endorses and is away when it is asked for masks."""
-
-    inner: MaskHolder
-
-    @property
-    def index(self) -> int:
-        return self.inner.index
-
-    def follow(self, update: bytes) -> bytes:
-        return self.inner.follow(update)
-
-    def endorse(self, request: bytes) -> bytes:
-        return self.inner.endorse(request)
-
-    def unmask(self, _: bytes) -> bytes:
-        raise Unreachable(f"trustee {self.index} is away")
 
 
 # ---- what tenants are shown ------------------------------------------------------------------------------------------

@@ -251,12 +251,6 @@ def learnt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
         yield parties
 
 
-@pytest.fixture
-def opened() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
 def line(
     peer: Peer, federation: Federation, number: int = 0, *, now_s: Callable[[], float] = time.time, **pauses: float
 ) -> Online:

@@ -52,6 +52,7 @@ from tests.support import schemas
 from tests.support.factories import a_descriptor
 from tests.support.federations import WEEKS, Answerer, Grounds, begin, fail, lease_id
 from tests.support.seats import mask_key_of
+from tests.support.trustees import Reached
 from tests.support.waiting import PATIENCE_S
 from trustee.trustee import Trustee
 
@@ -95,21 +96,10 @@ class LocalLink:
 
 
 @dataclass
-class Failing:
+class Failing(Reached):
     """A trustee that answers no request to unmask while `error` is set, and well otherwise."""
 
-    inner: MaskHolder
     error: Exception | None = None
-
-    @property
-    def index(self) -> int:
-        return self.inner.index
-
-    def follow(self, update: bytes) -> bytes:
-        return self.inner.follow(update)
-
-    def endorse(self, request: bytes) -> bytes:
-        return self.inner.endorse(request)
 
     def unmask(self, call: bytes) -> bytes:
         if self.error:

@@ -32,7 +32,7 @@ from tests.support.federations import CONTEXT, LEASES, WEEKS, Grounds, begin, fa
 
 TENANTS = 6
 TENANT = TenantId(bytes(TenantId.length))
-READ_OPERATORS = {"learning/publisher.py", "pages/snapshot.py"}
+READ_OPERATORS = {"rounds/publisher.py", "program/pages/snapshot.py"}
 
 
 @pytest.fixture(scope="module")

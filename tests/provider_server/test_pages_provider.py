@@ -810,6 +810,7 @@ def test_charts_are_drawn_from_the_figures(browser: "Browser", site: str) -> Non
             assert all(canvases.nth(place).evaluate(inked) for place in range(charts))
 
 
+@pytest.mark.nightly
 def test_without_scripts_the_figures_are_in_tables(browser: "Browser", site: str, told: View) -> None:
     with logged_in(browser, site, scripts=False) as watched:
         page = watched.page
@@ -820,6 +821,7 @@ def test_without_scripts_the_figures_are_in_tables(browser: "Browser", site: str
         assert not page.locator(".chart").first.is_visible()
 
 
+@pytest.mark.nightly
 def test_a_finding_is_reached_and_left_by_keyboard_alone(browser: "Browser", site: str, told: View) -> None:
     with logged_in(browser, site, width=400) as watched:
         page = watched.page
@@ -840,6 +842,7 @@ def test_a_finding_is_reached_and_left_by_keyboard_alone(browser: "Browser", sit
         assert page.evaluate("document.activeElement.className") == "skip"
 
 
+@pytest.mark.nightly
 def test_findings_are_filtered_by_a_form(browser: "Browser", site: str, told: View) -> None:
     with logged_in(browser, site) as watched:
         page = watched.page

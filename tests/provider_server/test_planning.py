@@ -212,6 +212,7 @@ def test_noise_is_divided_for_as_many_as_the_directory_has(
     assert plan_loss(plan).at(plan.delta) <= plan.epsilon
 
 
+@pytest.mark.nightly
 def test_a_plan_of_many_cells_has_fewer_layers_and_more_noise() -> None:
     """As many as a contribution has room for."""
     excess = []

@@ -88,6 +88,7 @@ def test_a_column_that_one_lacks_is_unknown(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.nightly  # a Prometheus of its own
 def test_contexts_and_levels_that_the_home_keeps_are_in_a_snapshot(scene: Scene, tmp_path: Path) -> None:
     kept = hardware.load(scene.home)
     assert kept is not None

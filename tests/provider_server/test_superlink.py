@@ -479,6 +479,7 @@ def test_a_database_that_stays_locked_fails_a_run_and_ends_no_program(pem: Certi
         link.run(app)
 
 
+@pytest.mark.nightly
 def test_nodes_come_back_after_the_provider_was_killed_in_the_middle_of_a_run(
     pem: Certificates, tmp_path: Path, port: int
 ) -> None:

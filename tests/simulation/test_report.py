@@ -319,7 +319,7 @@ def test_bands_stand_in_the_order_of_age() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[pytest.mark.nightly] if at % 5 else []) for at, path in enumerate(OPTIONAL)],
+    [pytest.param(path, marks=[pytest.mark.nightly] if at % 12 else []) for at, path in enumerate(OPTIONAL)],
     ids=str,
 )
 def test_whatever_is_missing_leaves_a_page(path: tuple[Any, ...]) -> None:

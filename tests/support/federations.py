@@ -52,6 +52,7 @@ from tenant_client.rounds.network.flower_app import client_app
 from tenant_client.rounds.tenant import StartedLease, Tenant
 from tests.support.factories import a_descriptor, header_of
 from tests.support.seats import mask_key_of
+from tests.support.trustees import Reached
 from trustee.trustee import Trustee, TrusteeLimits
 
 Window = tuple[int, int]
@@ -253,17 +254,9 @@ class Witness:
             file.write(f"{of} {hashlib.sha256(data).hexdigest()[:16]}\n")
 
 
-@dataclass(frozen=True)
-class _Watched:
-    inner: MaskHolder
+@dataclass
+class _Watched(Reached):
     note: Callable[[str, bytes], None]
-
-    @property
-    def index(self) -> int:
-        return self.inner.index
-
-    def follow(self, update: bytes) -> bytes:
-        return self.inner.follow(update)
 
     def endorse(self, request: bytes) -> bytes:
         asked = "request" if reopened(UnmaskRequest, request).groups else "giving up"

@@ -28,7 +28,7 @@ from tenant_client.doctor.sources.reasons import REASONS
 from tests import needs
 from tests.jobs.wrapped import JOBS, attempts, start
 
-needs.package("torch")
+needs.installed("torch")
 
 pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("torchrun")]
 TRIES, PATIENCE_S = 3, 240.0

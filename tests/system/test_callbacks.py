@@ -76,7 +76,7 @@ for step in range(10):
     ids=["lightning", "accelerate", "composer's interface"],
 )
 def test_a_hint_is_answered_with_one_checkpoint(package: str, loop: str, tmp_path: Path) -> None:
-    needs.package("torch")
+    needs.installed("torch")
     needs.package(package)
     run_dir = tmp_path / "run"
     run_dir.mkdir()

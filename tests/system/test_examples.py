@@ -13,7 +13,7 @@ import pytest
 from tenant_client.doctor.run.hook.progress import file_name, read
 from tests import needs
 
-needs.package("torch")
+needs.installed("torch")
 pytestmark = pytest.mark.xdist_group("torchrun")
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -44,6 +44,7 @@ from tests.support.federations import (
     hold,
     is_exact,
 )
+from tests.support.trustees import Reached
 from trustee.trustee import TrusteeLimits
 
 MASKING = (3, 4, 5)
@@ -131,20 +132,12 @@ def test_the_week_of_who_was_gone_counts_in_the_next_one_at_no_further_price(tmp
 
 
 @dataclass
-class Away:
+class Away(Reached):
     """A trustee that cannot be reached at one method while `away`; what it was asked for is counted."""
 
-    inner: MaskHolder
     at: str
     away: bool = True
     asked: int = 0
-
-    @property
-    def index(self) -> int:
-        return self.inner.index
-
-    def follow(self, update: bytes) -> bytes:
-        return self.inner.follow(update)
 
     def endorse(self, request: bytes) -> bytes:
         return self._answer("endorse", request)
@@ -442,20 +435,12 @@ def fill(message: Message, data: bytes) -> None:
 
 
 @dataclass
-class Mangling:
+class Mangling(Reached):
     """A trustee, with what goes wrong on its way: each fault once."""
 
-    inner: MaskHolder
     faults: dict[str, object]
     other: MaskHolder
     earlier: Mapping[str, bytes]
-
-    @property
-    def index(self) -> int:
-        return self.inner.index
-
-    def follow(self, update: bytes) -> bytes:
-        return self.inner.follow(update)
 
     def endorse(self, request: bytes) -> bytes:
         return self._answer("endorse", request)
@@ -500,18 +485,10 @@ class Story:
 
 
 @dataclass
-class Recording:
+class Recording(Reached):
     """Keeps what a trustee answers."""
 
-    inner: MaskHolder
     said: dict[str, bytes]
-
-    @property
-    def index(self) -> int:
-        return self.inner.index
-
-    def follow(self, update: bytes) -> bytes:
-        return self.inner.follow(update)
 
     def endorse(self, request: bytes) -> bytes:
         return self.said.setdefault(f"endorse {self.index}", self.inner.endorse(request))

@@ -657,7 +657,7 @@ def test_the_newest_flower_still_has_what_is_assumed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("side", ["provider_server", "tenant_client"])
 def test_every_name_of_flowers_that_is_taken_is_in_the_table(side: str) -> None:
-    source = (REPOSITORY / side / "network/flower.py").read_text()
+    source = (REPOSITORY / side / "rounds/network/flower.py").read_text()
     tree = ast.parse(source)
     taken = {(node.module, name.name) for node in tree.body if isinstance(node, ast.ImportFrom) for name in node.names}
     rows = [line.split(" | ") for line in (ast.get_docstring(tree) or "").splitlines() if line.startswith("| `flwr")]
@@ -844,7 +844,7 @@ def test_no_message_of_the_wire_is_used_that_the_list_above_lacks() -> None:
         for mark in test_messages_of_the_wire_have_the_fields_that_are_used.pytestmark  # type: ignore[attr-defined]
         for row in range(len(mark.args[1]))
     }
-    rooms = [REPOSITORY / side / "network" for side in ("provider_server", "tenant_client")]
+    rooms = [REPOSITORY / side / "rounds/network" for side in ("provider_server", "tenant_client")]
     used = {
         name for room in rooms for file in room.glob("*.py") for name in re.findall(r"_pb2\.(\w+)", file.read_text())
     }

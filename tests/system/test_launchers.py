@@ -119,7 +119,7 @@ def texts(attempt: dict[str, Any]) -> list[str]:
 
 
 def test_a_restart_of_torchrun_is_an_attempt_even_behind_another_program(tmp_path: Path) -> None:
-    needs.package("torch")
+    needs.installed("torch")
     (tmp_path / "job.py").write_text(RESTARTS)
     more = ["--standalone", "--nproc-per-node=2", "--max-restarts=1", str(tmp_path / "job.py")]
     run(tmp_path / "home", "env", *TORCHRUN, *more)  # as `srun torchrun`, whose directories are elsewhere
@@ -130,7 +130,7 @@ def test_a_restart_of_torchrun_is_an_attempt_even_behind_another_program(tmp_pat
 
 def test_a_smaller_world_is_a_finding(tmp_path: Path) -> None:
     """Two agents of one rank each; one dies with its rank, and the other goes on alone."""
-    needs.package("torch")
+    needs.installed("torch")
     job, ready = tmp_path / "job.py", tmp_path / "ready"
     job.write_text(WORLD)
     ready.mkdir()
@@ -154,7 +154,7 @@ def test_a_smaller_world_is_a_finding(tmp_path: Path) -> None:
 
 
 def test_torchft_tells_of_another_quorum_and_the_job_goes_on(tmp_path: Path) -> None:
-    needs.package("torch")
+    needs.installed("torch")
     needs.package("torchft")
     (tmp_path / "job.py").write_text(TORCHFT.format(examples=str(ROOT / "examples/launchers")))
     (tmp_path / "both.py").write_text(LIGHTHOUSE)

@@ -6,7 +6,6 @@ Four trustees are a quorum of five, and trustees 3 to 5 mask. Epochs have three 
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -23,29 +22,10 @@ from provider_server.rounds.week import give_up
 from simulation.run.federation import Federation
 from tests.support.federations import COHORT, WEEKS, Grounds, begin, hold, is_exact
 from tests.support.seats import Holders, hand_keys, renew_mask_keys, succeed
+from tests.support.trustees import Gone
 from trustee.trustee import Trustee
 
 LOST = 5
-
-
-@dataclass
-class Gone:
-    """A trustee that is lost for ever after it endorsed."""
-
-    before: Trustee
-
-    @property
-    def index(self) -> int:
-        return self.before.index
-
-    def follow(self, update: bytes) -> bytes:
-        return self.before.follow(update)
-
-    def endorse(self, request: bytes) -> bytes:
-        return self.before.endorse(request)
-
-    def unmask(self, call: bytes) -> bytes:
-        raise Unreachable(f"trustee {self.index} is lost")
 
 
 @contextmanager

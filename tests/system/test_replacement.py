@@ -11,7 +11,7 @@ from tests import needs
 @pytest.mark.nightly
 def test_a_spare_takes_the_place_of_a_node_that_hangs() -> None:
     """On node-a, which has rank 0 and the checkpoints."""
-    needs.package("torch")
+    needs.installed("torch")
     seen = replaced("node-a", 27)
     assert seen.exit_code == 0
     assert (seen.node_out, seen.node_in, seen.resumed_at) == ("node-a", SPARE, 20)

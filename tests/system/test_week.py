@@ -116,6 +116,7 @@ def test_what_left_a_tenant_is_not_its_table(eight: Federation) -> None:
     assert np.median(words) > 2.0**60
 
 
+@pytest.mark.nightly
 @pytest.mark.xdist_group("superlink")
 def test_the_same_week_runs_through_a_real_superlink_and_two_nodes(tmp_path: Path) -> None:
     federation = a_federation(tmp_path / "homes", 2)

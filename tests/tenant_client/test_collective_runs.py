@@ -140,7 +140,7 @@ os._exit(0)
 @pytest.mark.nightly
 @pytest.mark.parametrize("mode", ["hang", "clean"])
 def test_dumps_of_torch_with_gloo(tmp_path: Path, mode: str) -> None:
-    needs.package("torch")
+    needs.installed("torch")
     environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "100", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", GLOO]
     ranks = [subprocess.Popen([*command, str(rank), str(tmp_path), mode], env=environment) for rank in range(2)]

@@ -288,6 +288,7 @@ evidence = st.builds(
 )  # fmt: skip
 
 
+@settings(max_examples=40)
 @given(st.lists(evidence, max_size=8))
 def test_whatever_was_seen_a_diagnosis_names_a_root_among_it(seen: list[Evidence]) -> None:
     diagnosis = diagnose(seen)

@@ -135,9 +135,10 @@ def test_the_campaigns_score() -> None:
     }
 
 
+@pytest.mark.nightly
 @pytest.mark.xdist_group("torchrun")
 def test_a_job_is_made_to_fail_and_its_log_tells_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    needs.package("torch")
+    needs.installed("torch")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PHAROAH_HOME", str(tmp_path / "home"))
     todo = [case for case in campaign.cases(each=1, ranks=2, seed=1) if case.kind in ("sigkill", "exception")]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from federation.base.reading import SourceError
 from tenant_client.doctor.diagnosis.diagnose import diagnose, gather
@@ -74,6 +74,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(st.one_of(st.binary(max_size=200), json_values.map(lambda value: json.dumps(value).encode())))
 def test_any_bytes_are_evidence_or_a_source_error(data: bytes) -> None:
     with suppress(SourceError):

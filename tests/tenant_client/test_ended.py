@@ -212,7 +212,7 @@ def test_a_script_that_ends_its_own_group_was_not_ended_by_anybody(tmp_path: Pat
 
 @pytest.mark.nightly
 def test_real_jobs_in_each_of_the_states(tmp_path: Path) -> None:
-    needs.package("torch")
+    needs.installed("torch")
     figures = score(run_all(cases(1, seed=2), tmp_path, parallel=3))
     assert figures["right"] >= 0.95, figures["wrong"]
 

@@ -17,7 +17,7 @@ from tests.jobs.wrapped import JOBS, Outcome, attempts, failures, run, start
 from tests.support.gloo import tried_again_without_gloo
 from tests.support.waiting import until
 
-needs.package("torch")
+needs.installed("torch")
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 STEPS = 24
@@ -119,6 +119,7 @@ def test_a_rank_that_its_peer_waits_for_is_named_with_its_stack(tmp_path: Path) 
     assert "two_ranks.py" in str(finding["text"])
 
 
+@pytest.mark.nightly
 @tried_again_without_gloo
 def test_a_hang_that_its_owner_ends(tmp_path: Path) -> None:
     options = ["--poll-s", 0.1, "--hang-floor-s", 1.0, "--hang-factor", 5.0]

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import needs
 from tests.jobs.wrapped import attempts, run
 
@@ -55,8 +57,9 @@ optimizer.step(closure=lambda: [].pop(1))
 """
 
 
+@pytest.mark.nightly
 def test_a_step_that_raises_inside_a_function_that_the_hook_listens_to(tmp_path: Path) -> None:
-    needs.package("torch")
+    needs.installed("torch")
     (tmp_path / "train.py").write_text(RAISES)
     done = run(tmp_path / "home", [sys.executable, tmp_path / "train.py"])
     assert done.code == 1

@@ -92,7 +92,7 @@ def without(week: int, attempts: list[Attempt], slices: SEEN) -> tuple[list[Atte
     return changed, left
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(some_attempts, st.integers(0, 2))
 def test_one_unit_more_or_less_moves_the_table_by_one_and_no_other_share(
     drawn: list[tuple[float, float | None, AttemptState, list[Slice]]], week: int

@@ -97,7 +97,7 @@ def test_the_wheels_are_those_of_the_makefile_and_of_the_lock() -> None:
 
 @pytest.mark.nightly
 def test_the_acceptance_runs_without_a_card(tmp_path: Path) -> None:
-    needs.package("torch")
+    needs.installed("torch")
     parts = ["card", "readers", "hook-eager", "signature", "kernels"]
     command = [
         sys.executable,
@@ -122,7 +122,7 @@ def test_the_acceptance_runs_without_a_card(tmp_path: Path) -> None:
 @pytest.mark.xdist_group("torchrun")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_job_that_fails_on_the_processor_is_judged_right(tmp_path: Path, fault: str) -> None:
-    needs.package("torch")
+    needs.installed("torch")
     part = Part(f"failure-{fault}", "failures:fail", (fault,), 300.0, needs_card=False)
     found = attempted(tmp_path, sys.executable, "cpu", soon(), part)
     assert found.result == PASSED, (found.why, found.evidence)
@@ -131,7 +131,7 @@ def test_a_job_that_fails_on_the_processor_is_judged_right(tmp_path: Path, fault
 
 @pytest.mark.nightly
 def test_a_part_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
-    needs.package("torch")
+    needs.installed("torch")
     part = Part("failure-hang", "failures:fail", ("hang",), 9.0, needs_card=False)
     found = attempted(tmp_path, sys.executable, "cpu", soon(), part)
     assert (found.result, found.why) == (FAILED, "took longer than 9 s")

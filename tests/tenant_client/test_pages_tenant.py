@@ -406,6 +406,7 @@ def test_every_page_is_whole_for_everybody(
         assert (watched.errors, watched.elsewhere) == ([], [])
 
 
+@pytest.mark.nightly
 def test_the_bytes_of_a_message_are_reached_by_keyboard_alone(browser: "Browser", home: Path, sent: Message) -> None:
     with looked_at(browser, home, 400) as (watched, base):
         page = watched.page

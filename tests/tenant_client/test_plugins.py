@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -80,23 +79,18 @@ class Coolant:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pip has installed the wheel of somebody else."""
-    folder = tmp_path_factory.mktemp("acme")
-    info, wheel = "acme_pharoah-1.dist-info", folder / "acme_pharoah-1-py3-none-any.whl"
-    files = {
-        "acme_pharoah/__init__.py": MODULE,
-        "acme_pharoah/cues.toml": CUES,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{info}/entry_points.txt": POINTS,
-    }
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for name, text in files.items():
-            archive.writestr(name, text)
-        archive.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD")))
-    words = ["install", "--no-deps", "--no-index", "--no-compile", "--quiet", "--target", folder / "site", wheel]
-    subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, words)], check=True)
-    return folder / "site"
+    """Where the package of somebody else is installed."""
+    folder = tmp_path_factory.mktemp("site")
+    package, info = folder / "acme_pharoah", folder / "acme_pharoah-1.dist-info"
+    for path, text in {
+        package / "__init__.py": MODULE,
+        package / "cues.toml": CUES,
+        info / "METADATA": f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1\n",
+        info / "entry_points.txt": POINTS,
+    }.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return folder
 
 
 class Acme:

@@ -31,7 +31,7 @@ LINEAR = {"ph": "X", "cat": "cpu_op", "name": "aten::linear", "ts": 1, "dur": 1,
 @pytest.mark.xdist_group("torchrun")
 @tried_again_without_gloo
 def test_an_unchanged_job_gets_its_signature(tmp_path: Path) -> None:
-    needs.package("torch")
+    needs.installed("torch")
     job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     home = tmp_path / "home"
     done = run(home, [*job, ROOT / "examples/ddp.py", "--steps", "8"], ["--describe", "now"], timeout_s=90.0)

@@ -104,7 +104,7 @@ def test_a_job_with_packages_of_our_names_runs_and_its_steps_are_counted(folder:
 
 @pytest.mark.nightly
 def test_a_job_with_packages_of_our_names_is_described(folder: Path) -> None:
-    needs.package("torch")
+    needs.installed("torch")
     shadow_us(folder)
     (folder / "train.py").write_text(TRAIN)
     done = run(folder, **AT_ONCE)

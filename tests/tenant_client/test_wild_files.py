@@ -280,7 +280,7 @@ def test_damaged_files_end_in_an_error_of_ours(name: str, tmp_path: Path) -> Non
     chance, whole = random.Random(name), (WILD / name).read_bytes()
     pieces = [b"", b"\x00", b"\xff\xfe", b"[[[[", b"-1", b"1e400", b'"', b"9" * 30, b"PK\x03\x04", b"\x1f\x8b\x08"]
     path = tmp_path / name
-    for _ in range(60):
+    for _ in range(25):  # `make fuzz` goes on where these end
         data = bytearray(whole)
         for _ in range(chance.randint(1, 4)):
             at = chance.randrange(len(data))

@@ -807,7 +807,9 @@ def test_a_hint_that_is_not_there_is_no_reason_to_test(told: tuple[Path, Provide
     result = called(home, "--hint", "9")
     assert (result.exit_code, result.stdout) == (3, "")
     assert "no hint 9" in result.stderr
-    assert called(home, "--hint", "2", "--device", "cpu").exit_code == 3  # a link that only a GPU has
+    assert (
+        called(home, "--hint", "2", "--device", "cpu", "--seconds", "0.1").exit_code == 3
+    )  # a link that only a GPU has
 
 
 def test_an_outcome_needs_a_hint(tmp_path: Path) -> None:
