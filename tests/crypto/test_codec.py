@@ -99,7 +99,7 @@ from federation.protocol.round_messages import Contribution, EvaluationRequest, 
 from federation.protocol.seats import Reseating, Seats, TrusteeRecord
 from federation.protocol.service_messages import SESSION_BYTES, Action, Hint, HintState, LeaseEnd, Suspicion
 from federation.protocol.subjects import TOKEN_DIMENSIONS
-from provider_server.rounds import release
+from provider_server.fleet import release
 from tests.support.changing import replace
 
 MODULES = (

@@ -42,11 +42,13 @@ MAY_IMPORT = {
         "tenant_client/rounds/disclosure/happened.py",
         "tenant_client/program/verbs/explain.py",
         "tenant_client/program/verbs/replacement.py",
+        "tenant_client/program/verbs/show.py",
     },
     "tenant_client.doctor.advice.failure_facts": {
         "tenant_client/rounds/disclosure/happened.py",
         "tenant_client/program/verbs/explain.py",
         "tenant_client/program/verbs/replacement.py",
+        "tenant_client/program/verbs/show.py",
     },
     "tenant_client.doctor.advice.replacement": {"tenant_client/program/verbs/replacement.py"},
     "provider_server.fleet.fabric": {

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -28,7 +29,6 @@ from crypto.ids import LeaseId, TenantId, Token
 from federation.base.sqlite import create_file
 from federation.protocol.round_messages import Registration, TokenLink, UnitParts
 from provider_server.fleet.leases import Lease
-from provider_server.fleet.release import Release, from_bytes
 from provider_server.rounds.store import tables
 from provider_server.rounds.store.claims import RoundClaim
 from provider_server.rounds.store.hint_store import HintStore
@@ -38,6 +38,9 @@ from provider_server.rounds.store.own_store import OwnStore
 from provider_server.rounds.store.pass_store import PassStore
 from provider_server.rounds.store.revocations import Revocations, revoke
 from provider_server.rounds.store.round_store import RoundStore
+
+if TYPE_CHECKING:
+    from provider_server.fleet.release import Release
 
 BUSY_TIMEOUT_S = 30.0
 _UNITS = "units"  # beside the context tokens: on which parts of the fabric the nodes hang
@@ -258,18 +261,18 @@ class Store:
         with self._engine.connect() as connection:
             return [_lease(*row) for row in connection.execute(query).all()]
 
-    def releases(self) -> list[Release]:
+    def releases(self) -> "list[Release]":
         """All releases, oldest first; DecodeError where one is of another form."""
         query = sa.select(tables.releases.c.release).order_by(tables.releases.c.number)
         with self._engine.connect() as connection:
-            return [from_bytes(data) for data in connection.execute(query).scalars()]
+            return [_release(data) for data in connection.execute(query).scalars()]
 
-    def newest_release(self) -> Release | None:
+    def newest_release(self) -> "Release | None":
         """The newest release, None before the first; DecodeError where it is of another form."""
         query = sa.select(tables.releases.c.release).order_by(tables.releases.c.number.desc()).limit(1)
         with self._engine.connect() as connection:
             data = connection.scalar(query)
-        return None if data is None else from_bytes(data)
+        return None if data is None else _release(data)
 
     def add_bundle(self, number: int, bundle: bytes) -> None:
         """Keeps a signed bundle."""
@@ -288,6 +291,12 @@ class Store:
         with self._engine.connect() as connection:
             row = connection.execute(query).first()
         return None if row is None else (row.number, row.bundle)
+
+
+def _release(data: bytes) -> "Release":
+    from provider_server.fleet.release import from_bytes  # loads numpy, which an intake of leases does not need
+
+    return from_bytes(data)
 
 
 @contextmanager
