@@ -80,12 +80,16 @@ class SourceError(PharoahError):
 
 @dataclass(frozen=True)
 class ReadLimits:
-    """Caps on one input: bytes after unpacking, bytes of one line, files in one archive, records."""
+    """Caps on one input: bytes after unpacking, bytes of one line, files in one archive, records.
+
+    With `up_to_cut`, of a packed file that is cut off what there is counts; a table of outages would be another one.
+    """
 
     total_bytes: int = 64 << 30
     line_bytes: int = 64 << 10
     archive_members: int = 4096
     records: int = 100_000_000
+    up_to_cut: bool = False
 
 
 DEFAULT_LIMITS = ReadLimits()
@@ -102,11 +106,21 @@ class CappedReader:
     """Bytes of one input, counted; SourceError where the file is broken or longer than the cap.
 
     `is_member` says that it is one of a folder or an archive; `plain` is a file that holds just these bytes, or None.
+    `is_cut` says that a packed file ended before its end: with `up_to_cut` that is no error.
     """
 
     def __init__(
-        self, inner: Readable, file: str, cap_bytes: int, *, is_member: bool = False, plain: Path | None = None
+        self,
+        inner: Readable,
+        file: str,
+        cap_bytes: int,
+        *,
+        is_member: bool = False,
+        plain: Path | None = None,
+        up_to_cut: bool = False,
     ) -> None:
+        self.is_cut = False
+        self._up_to_cut = up_to_cut
         self._inner = inner
         self.file = file
         self.is_member = is_member
@@ -146,8 +160,14 @@ class CappedReader:
         return b"".join(parts)
 
     def _unpacked(self, size: int) -> bytes:
+        read = getattr(self._inner, "read1", self._inner.read)  # what was unpacked before a cut is not lost by it
         try:
-            return self._inner.read(size)
+            return cast(bytes, read(size))
+        except EOFError as error:
+            if not self._up_to_cut:
+                raise SourceError(self.file, self.position, f"cannot be unpacked or read further: {error}") from error
+            self.is_cut = True
+            return b""
         except _BROKEN as error:
             raise SourceError(self.file, self.position, f"cannot be unpacked or read further: {error}") from error
 
@@ -304,7 +324,8 @@ def _inputs(
 
 
 def _inside(reader: CappedReader, inner: Readable, limits: ReadLimits) -> CappedReader:
-    return CappedReader(inner, reader.file, limits.total_bytes, is_member=reader.is_member)
+    up_to_cut = limits.up_to_cut
+    return CappedReader(inner, reader.file, limits.total_bytes, is_member=reader.is_member, up_to_cut=up_to_cut)
 
 
 def _member(outer: str, name: str, inner: IO[bytes], limits: ReadLimits, layers: int) -> Iterator[CappedReader]:

@@ -9,7 +9,7 @@ import random
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -355,6 +355,8 @@ def test_a_block_is_short_only_at_the_end_however_the_bytes_arrive() -> None:
         def read(self, size: int | None = -1, /) -> bytes:
             return super().read(min(3, size if size and size > 0 else 3))
 
+        read1 = read
+
     one = CappedReader(Trickle(b"0123456789"), "f", 100)
     assert [one.read(4), one.read(4), one.read(4), one.read(4)] == [b"0123", b"4567", b"89", b""]
 
@@ -366,10 +368,33 @@ def test_a_fault_below_is_told_with_its_position() -> None:
                 raise zlib.error("bad block")
             return super().read(size)
 
+        read1 = read
+
     one = CappedReader(Failing(b"0123456789"), "f", 100)
     one.read(5)
     with pytest.raises(SourceError, match="f, byte 5: cannot be unpacked or read further: bad block"):
         one.read(5)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
+def test_of_a_packed_file_that_is_cut_off_all_that_there_is_can_be_read(
+    pack: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    data = random.Random(1).randbytes(400_000).hex().encode()
+    whole, file = pack(data), tmp_path / "a.log"
+    file.write_bytes(whole[: len(whole) // 2])
+    with open_inputs(file, ReadLimits(up_to_cut=True)) as inputs:
+        (one,) = inputs
+        read = one.read()
+        assert one.is_cut
+    assert data.startswith(read)
+    assert len(read) > len(data) // 3
+    with open_inputs(file) as inputs, pytest.raises(SourceError, match="cannot be unpacked or read further"):
+        next(inputs).read()
+    file.write_bytes(whole)
+    with open_inputs(file, ReadLimits(up_to_cut=True)) as inputs:
+        (one,) = inputs
+        assert (one.read(), one.is_cut) == (data, False)
 
 
 # ---- lines ---------------------------------------------------------------------------------------------------------

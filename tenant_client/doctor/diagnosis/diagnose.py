@@ -253,7 +253,7 @@ def _attempt(file: Path) -> tuple[str, int]:
 
 
 def _read(file: Path, limits: ReadLimits, formats: Sequence[Format], gathered: Gathered, *, named: bool) -> None:
-    with open_inputs(file, limits) as inputs:
+    with open_inputs(file, replace(limits, up_to_cut=True)) as inputs:
         taken = [_take(reader, limits, formats, gathered) for reader in inputs]
     others = [fault for fault in taken if fault]
     if named and others and len(others) == len(taken):
@@ -271,6 +271,10 @@ def _take(reader: CappedReader, limits: ReadLimits, formats: Sequence[Format], g
     try:
         for found in form.read(reader, limits):
             gathered.take(reader.file, found)
+        if reader.is_cut:
+            gathered.faults.append(
+                SourceError(reader.file, reader.position, "cut off here; what comes before was read")
+            )
     except NotOfAJob as fault:
         del gathered.taken_for[reader.file]
         return fault

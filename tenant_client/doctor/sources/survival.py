@@ -95,8 +95,10 @@ class Steps:
         before = self.count
         named = any(word in text for word in _WORDS)
         found = STEP.search(text) if named else _COUNTED.search(text)
-        if named or found:
-            self._named.add(next(filter(None, found.groups())) if found else text[:_LOOKED_AT])
+        if found:
+            self._named.add(next(filter(None, found.groups())))
+        elif named and not is_teardown(text):
+            self._named.add(text[:_LOOKED_AT])
         if self.count == before and not is_teardown(text):
             self._count(_CLOCK.sub(" ", text[:_LOOKED_AT]))
         return self.count > before
@@ -232,6 +234,7 @@ WELL = re.compile(
     r"|\b(?:run|job|worker group|experiment|pipeline) (?:\S+ )?succeeded\b"
     r"|\b(?:run|experiment|pipeline) (?:\S+ )?completed?\b(?! with)|^(?:done|finished|completed) in \d"
     r"|\b(?:finished|completed|done|end of) (?:with )?(?:the )?train\w*\b|\ball (?:\w+ )?done\b"
+    r"|^\d+ epochs? completed in \d"
     r"|\bsuccessfully (?:completed|finished)\b|\b(?:completed|finished|ended|done|exits|exited) successfully\b"
     r"|\b(?:saved|saving|wrote|uploaded) (?:the )?final\b|\bfinal (?:model|checkpoint|weights) (?:was |is )?saved"
     r"|max_(?:epochs|steps)\W{0,2}=\W{0,2}\d+\W{0,2} reached|\bexit ?(?:code|status)\W{1,3}0\b|\bwith code 0\b"

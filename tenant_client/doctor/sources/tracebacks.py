@@ -190,6 +190,8 @@ class Tracebacks:
 
     def _continue(self, one: _Open, number: int, text: str, rest: str) -> bool:
         if not rest.strip():
+            if number == one.read_to + 1 and one.chain and one.chain[-1].text.endswith(":"):
+                one.read_to = number  # what the exception announces stands below a blank line
             return True
         if one.ended:
             return self._after(one, number, rest)
