@@ -9,7 +9,7 @@ r"""What Slurm keeps of jobs and nodes: which job or task failed, on which node,
 A job's state names the reason; where it only FAILED, its exit code and signal do, or those of its steps. Steps that
 were cancelled follow from their job's end. A node that is out is a symptom: it may be another job's.
 
->>> [one.text for one in jobs_in("JobID|State|ExitCode|NodeList|\\n7_2|FAILED|0:11|n3|\\n", "s.txt")]
+>>> [one.text for one in jobs_in("JobID|State|ExitCode|NodeList|\n7_2|FAILED|0:11|n3|\n", "s.txt")]
 ['job 7_2 on n3: FAILED, signal 11 (SIGSEGV)']
 """
 

@@ -9,7 +9,7 @@ of a moment, often taken afterwards: its evidence is a symptom, which names the 
 
 Does not judge use, temperatures, power or clocks.
 
->>> [value.key for value in values("GPU 0\n    ECC Errors\n        DRAM Uncorrectable : 2", Tool("x", "", "list"))]
+>>> [value.key for value in values("ECC Errors\n    DRAM Uncorrectable : 2", Tool("x", "", "list"))]
 ['ecc_errors/dram_uncorrectable']
 """
 
