@@ -174,7 +174,7 @@ def verbs_of(group: click.Group) -> dict[str, click.Command]:
 
 
 class GroupWithDefault(TyperGroup):
-    """A group of which one verb is meant where the first word is no verb."""
+    """A command group with a default verb."""
 
     default: str
 

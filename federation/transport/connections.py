@@ -83,7 +83,7 @@ class Connections:
 
 
 def from_the_fullest(peers: Sequence[Peer], many: int) -> Iterator[Peer]:
-    """So many of them, each from the address that has the most left, the first first."""
+    """So many of them, one at a time from the address that has most left, oldest first."""
     by_address: dict[str, deque[Peer]] = defaultdict(deque)
     for peer in peers:
         by_address[subscriber(peer[0])].append(peer)

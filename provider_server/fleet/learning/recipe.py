@@ -260,7 +260,7 @@ def _split(evidence: Evidence) -> int:
 
 
 def _alone(evidence: Evidence, metrics: Sequence[str], name: str) -> Beyond:
-    """What these metrics have beyond themselves without one."""
+    """Gain of the other metrics when one is left out."""
     return evidence.beyond(evidence.before(metrics), evidence.before([one for one in metrics if one != name]))
 
 

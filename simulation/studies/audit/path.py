@@ -62,7 +62,7 @@ class MaskSide:
 
 
 def released(plan: Plan, sent: Sequence[Contributed], shares: Sequence[Words]) -> Release:
-    """What `Provider.release` makes of it, but for exposure: it sums, takes the masks off, and passes the gate."""
+    """What `Provider.release` makes of it, but for exposure: it sums, unmasks, and passes the gate."""
     opened = _opened(plan, add_words(one.cells for one in sent), len(sent)) - add_words(shares)
     answered = [Answered(one.party.id, plan.start_hour) for one in sent]
     return release(plan, opened, answered, plan.tables)

@@ -158,7 +158,7 @@ def _began(attempts: Sequence[Attempt], runs: Mapping[str, Run], unit: str, unti
 
 
 def _tells(attempt: Attempt, reason: str) -> bool:
-    """Whether an attempt shows if this reason comes; one that somebody stopped shows nothing, unless it does."""
+    """Whether an attempt counts for this reason. A stopped one counts only if it failed with this reason."""
     return attempt.state in (AttemptState.SUCCEEDED, AttemptState.FAILED) or _failed_so(attempt, reason)
 
 

@@ -1,4 +1,4 @@
-"""Says while what a job was cancelled that a person or a scheduler ended: stalled, diverging, healthy, over its limit.
+"""Classifies the state of a job when it was cancelled: stalled, diverging, healthy, over its limit.
 
 - Decided from how the job stood at the signal (`Standing`), since it may stand differently when it has ended at last.
 - What a scheduler says of a time limit or of preemption goes before what the job looked like, unless the job hung.

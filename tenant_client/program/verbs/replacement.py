@@ -27,7 +27,7 @@ def replacement(
     home: Home,
     lease: Lease = "",
     spare: Annotated[
-        list[str] | None, typer.Option("--spare", help="A node that may come in, the first first; repeatable.")
+        list[str] | None, typer.Option("--spare", help="A spare node, in order of preference; repeatable.")
     ] = None,
     nodes: Annotated[
         str, typer.Option(help="Its nodes in the order of their ranks, by commas. Default: Slurm's list.")

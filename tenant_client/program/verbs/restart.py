@@ -40,7 +40,7 @@ def restart(
 ) -> None:
     """Show from which checkpoint to restart after a NaN or a loss spike, and which batches to skip. Nothing is sent.
 
-    Steps count from the start of the attempt. Exit code 0: losses and gradient norms were in band. 1: they were not.
+    Steps count from the start of the attempt. Exit code 0: no NaN or loss spike was found. 1: one was.
     3: there is no such run, or it has no readings of losses yet.
     """
     runs = newest_runs(home)

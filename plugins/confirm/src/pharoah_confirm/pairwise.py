@@ -244,7 +244,7 @@ class _Matching:
 
 
 def _in_order(found: _Found, enough: int) -> list[int]:
-    """Open nodes that lack witnesses: one of each bad pair, then the others, then those that lack fewer."""
+    """Open nodes that lack witnesses: one of each failed pair first, then by tests still needed."""
     heads: set[int] = set()
     for node in found.open_nodes:
         if not found.witnesses[node] and heads.isdisjoint(found.bad_partners[node]):

@@ -92,7 +92,7 @@ def _take_steps(connection: sa.Connection, *, create: bool) -> None:
 
 
 def _version(connection: sa.Connection) -> str | None:
-    """What the database says; None without a word."""
+    """The stored schema version, or None."""
     if not sa.inspect(connection).has_table(VERSION_TABLE):
         return None
     versions = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalars()  # noqa: S608  # ours
