@@ -1,12 +1,22 @@
 """What people read is plain: wordings that were hard to understand do not come back."""
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+PLACES = (
+    "crypto",
+    "docs",
+    "examples",
+    "federation",
+    "plugins",
+    "provider_server",
+    "simulation",
+    "tenant_client",
+    "trustee",
+)
 PLAIN = {  # what it was, and what to write
     r"the first first|the \w+est first first": "in order of preference",
     r"\bNone without a word\b": "…, or None",
@@ -24,8 +34,8 @@ PLAIN = {  # what it was, and what to write
 
 
 def test_wordings_that_were_hard_to_understand_stay_away() -> None:
-    names = subprocess.check_output(["git", "ls-files", "*.py", "*.md", "*.html", "*.toml"], cwd=ROOT, text=True)
-    files = [ROOT / name for name in names.splitlines() if not name.startswith(("CHANGELOG", "docs/adr", "tests/"))]
+    inside = (file for place in PLACES for file in (ROOT / place).rglob("*") if file.suffix in {".py", ".md", ".html"})
+    files = [*inside, *ROOT.glob("*.md")]
     assert len(files) > 500
     found = [
         f"{file.relative_to(ROOT)}: {seen[0]!r}; write: {plain}"
@@ -37,6 +47,6 @@ def test_wordings_that_were_hard_to_understand_stay_away() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("text", ["None without a word.", "Trustees take the masks off the sum.", "A node, the first first"])
+@pytest.mark.parametrize("text", ["None without a word.", "Trustees take the masks off.", "A node, the first first"])
 def test_such_a_wording_is_seen(text: str) -> None:
     assert any(re.search(hard, text) for hard in PLAIN)

@@ -146,8 +146,7 @@ def fit(
     if anonymous and not online:
         raise typer.BadParameter("pass --online too, or neither: without it nobody is asked", param_hint="--anonymous")
     alone = bool(versions or here) and not (lease or latest)
-    if not alone:
-        require(lease, latest=latest)
+    require(lease, latest=latest)
     software = _software(versions or (), here=here)
     # An error is not a mismatch: a script that starts jobs by this exit code must not refuse one for it.
     with failing(CheckVerdict.UNKNOWN):

@@ -43,7 +43,7 @@ Lease = Annotated[
     typer.Argument(
         metavar="[JOB]",
         envvar="PHAROAH_LEASE",
-        help="The job, or the start of its name (see `jobs`).",
+        help="The job, or the start of its name (see `jobs`); by default the newest.",
         show_default=False,
     ),
 ]
@@ -87,6 +87,6 @@ def _default_home() -> Path:
 
 
 def require(lease: str, *, latest: bool) -> None:
-    """BadParameter unless either a lease is named or the latest is asked for."""
-    if bool(lease) == latest:
+    """BadParameter where a lease is named and the latest is asked for, too; without either it is the latest."""
+    if lease and latest:
         raise typer.BadParameter("pass either a job (or the start of its name) or --latest", param_hint="JOB")

@@ -47,7 +47,7 @@ def path(
     """
     if not log:
         require(lease, latest=latest)
-    unit = _found(home, lease) if lease or latest else ""
+    unit = _found(home, lease) if lease or latest or not log else ""
     with failing(), reporting():
         check_new(out, force=force)
         paths = lease_paths(home, unit, now_hour(), log or (), lambda error: warn(str(error)))

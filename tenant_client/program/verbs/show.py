@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -22,18 +22,9 @@ from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.sources.reasons import UNKNOWN
-from tenant_client.program.verbs.console import Home, Latest, failing, journalled, say_error
+from tenant_client.program.verbs.console import Home, Latest, Lease, failing, journalled, require, say_error
 from tenant_client.rounds.disclosure.happened import ExplainedAttempt
 
-Job = Annotated[
-    str,
-    typer.Argument(
-        metavar="[JOB]",
-        envvar="PHAROAH_LEASE",
-        help="The job: its name, or the start of it (see `jobs`); by default the newest.",
-        show_default=False,
-    ),
-]
 FINE, UNEXPLAINED = 0, 3
 _MOST_LINES = 5
 
@@ -87,7 +78,7 @@ class ShownJob:
     both_sides: ExplainedAttempt | None
 
 
-def summary(home: Home, job: Job = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
+def summary(home: Home, job: Lease = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
     """Show the newest attempt of a job on one screen: cause, advice and evidence. Nothing is sent.
 
     Exit code 0: the cause is known, or nothing failed. 3: the cause is unknown, or no attempt was seen.
@@ -100,7 +91,7 @@ def summary(home: Home, job: Job = "", *, latest: Latest = False, as_json: AsJso
     _end(found)
 
 
-def cause(home: Home, job: Job = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
+def cause(home: Home, job: Lease = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
     """Show why a job's newest attempt ended, how sure that is, and what to do."""
     found = _shown(home, job, latest=latest)
     if as_json:
@@ -110,7 +101,7 @@ def cause(home: Home, job: Job = "", *, latest: Latest = False, as_json: AsJson 
     _end(found)
 
 
-def evidence(home: Home, job: Job = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
+def evidence(home: Home, job: Lease = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
     """Show the log lines that tell why a job's newest attempt failed, and what the watch found.
 
     Numbers in the lines are masked. Exit code 3: there are none.
@@ -123,7 +114,7 @@ def evidence(home: Home, job: Job = "", *, latest: Latest = False, as_json: AsJs
     _end_known("nothing in the logs tells of a failure", found.lines or found.findings)
 
 
-def precedents(home: Home, job: Job = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
+def precedents(home: Home, job: Lease = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
     """Show earlier failures that a job's failure resembles, what helped then, and what was noted for this one.
 
     Exit code 3: none is known.
@@ -138,8 +129,7 @@ def precedents(home: Home, job: Job = "", *, latest: Latest = False, as_json: As
 
 def _shown(home: Path, beginning: str, *, latest: bool) -> ShownJob:
     """The newest attempt of a job; ends with exit code 3 without one."""
-    if beginning and latest:
-        raise typer.BadParameter("pass either a job or --latest", param_hint="JOB")
+    require(beginning, latest=latest)
     with failing(), reporting(), closing(open_database(journalled(home))) as connection:
         unit = Journal(connection).find(beginning)
         attempts = Attempts(connection).list(unit)
