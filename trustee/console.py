@@ -14,7 +14,7 @@ from federation.base.key_files import HomeError
 from federation.base.screen import say
 
 _console = Console("pharoah-trustee")
-failing, warn = _console.failing, _console.warn
+warn = _console.warn
 
 TrusteeHome = Annotated[
     Path,

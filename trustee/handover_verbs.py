@@ -16,7 +16,7 @@ from federation.protocol.ceremony import Committee
 from federation.protocol.enrolment import TrusteeCard, fingerprint, open_trustee_card
 from federation.protocol.seats import Handover
 from trustee import home as trustee_home
-from trustee.console import TrusteeHome, about, failing, tell, write_new
+from trustee.console import TrusteeHome, about, tell, write_new
 
 
 class RenewedMask(TypedDict):
@@ -32,8 +32,7 @@ def renew_mask_key(home: TrusteeHome, *, as_json: AsJson = False) -> None:
     A mask key serves one epoch: renew it after the last round of each. The one before is erased when the provider's
     directory shows the new one.
     """
-    with failing():
-        card = trustee_home.renew_mask_key(home, os.urandom, datetime.now(UTC))
+    card = trustee_home.renew_mask_key(home, os.urandom, datetime.now(UTC))
     file, shown = home / trustee_home.CARD, fingerprint(card.name)
     if as_json:
         show_json(RenewedMask(card=str(file), fingerprint=shown))
@@ -67,11 +66,10 @@ def give(
     With the cards of the same trustees all shares are renewed. The card of a successor takes the seat of the trustee
     whose card is missing: pass it only if you know that this trustee is lost or leaves.
     """
-    with failing():
-        committee, share = trustee_home.kept_committee(home), trustee_home.kept_share(home)
-        seats, opened = succession.seated(committee, _cards(cards))
-        key = trustee_home.signing_key(home)
-        write_new(out, succession.hand_over(key, share, committee, opened, os.urandom))
+    committee, share = trustee_home.kept_committee(home), trustee_home.kept_share(home)
+    seats, opened = succession.seated(committee, _cards(cards))
+    key = trustee_home.signing_key(home)
+    write_new(out, succession.hand_over(key, share, committee, opened, os.urandom))
     shown = fingerprint(seats.name)
     if as_json:
         show_json(HandedOver(handover=str(out), index=share.index, seats_fingerprint=shown))
@@ -109,13 +107,12 @@ def take(
 
     They do when the provider's directory shows them. The share before is erased then.
     """
-    with failing():
-        before = _committee(committee) if committee else trustee_home.kept_committee(home)
-        cards, handovers = _sorted(files)
-        after = succession.succeeded(before, cards, handovers)
-        key, sealing = trustee_home.signing_key(home), trustee_home.sealing_key(home)
-        share = succession.own_new_share(before, cards, handovers, key.public, sealing)
-        file = trustee_home.keep_next(home, share, after)
+    before = _committee(committee) if committee else trustee_home.kept_committee(home)
+    cards, handovers = _sorted(files)
+    after = succession.succeeded(before, cards, handovers)
+    key, sealing = trustee_home.signing_key(home), trustee_home.sealing_key(home)
+    share = succession.own_new_share(before, cards, handovers, key.public, sealing)
+    file = trustee_home.keep_next(home, share, after)
     shown = fingerprint(after.name)
     if as_json:
         show_json(TakenOver(committee=str(file), index=share.index, fingerprint=shown))

@@ -35,7 +35,7 @@ from federation.protocol.enrolment import (
 from federation.protocol.invitation import accept
 from federation.transport.certificates import ends, hosts_of
 from trustee import home as trustee_home, overview, service
-from trustee.console import TrusteeHome, about, failing, tell, warn, write_new
+from trustee.console import TrusteeHome, about, tell, warn, write_new
 from trustee.overview import TrusteeStatus
 from trustee.settings import TrusteeSettings
 from trustee.trustee import TrusteeLimits
@@ -75,8 +75,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Make a trustee's keys and its card (trustee.card in the home) for all other parties."""
-    with failing():
-        card = trustee_home.create(home, address, name or [], os.urandom, datetime.now(UTC))
+    card = trustee_home.create(home, address, name or [], os.urandom, datetime.now(UTC))
     file, shown = home / trustee_home.CARD, fingerprint(card.name)
     if as_json:
         show_json(Card(card=str(file), address=card.address, fingerprint=shown))
@@ -110,8 +109,7 @@ def renew_certificate(
 
     Card, committee and directory stay: callers trust every certificate signed by the trustee's signing key.
     """
-    with failing():
-        renewed = trustee_home.renew_certificate(home, name or [], datetime.now(UTC), days).certificate_pem
+    renewed = trustee_home.renew_certificate(home, name or [], datetime.now(UTC), days).certificate_pem
     file, hosts, end = home / trustee_home.TLS_CERTIFICATE, hosts_of(renewed), ends(renewed).isoformat()
     if as_json:
         show_json(Certificate(certificate=str(file), hosts=hosts, ends=end))
@@ -141,10 +139,9 @@ def deal(
     as_json: AsJson = False,
 ) -> None:
     """Make this trustee's part of the token key, sealed for each trustee on the cards."""
-    with failing():
-        everybody, _ = _sorted(cards)
-        _check_own(everybody, home)
-        write_new(out, ceremony.deal(trustee_home.signing_key(home), everybody, threshold, os.urandom))
+    everybody, _ = _sorted(cards)
+    _check_own(everybody, home)
+    write_new(out, ceremony.deal(trustee_home.signing_key(home), everybody, threshold, os.urandom))
     count, shown = len(everybody.cards), fingerprint(everybody.name)
     if count < FEW_TRUSTEES:
         warn(f"only {count} trustees: any {threshold} that collude know the key; use five or more")
@@ -178,12 +175,11 @@ def combine(
     as_json: AsJson = False,
 ) -> None:
     """Check all dealings, and write this trustee's share and the committee (share.key, committee) to the home."""
-    with failing():
-        everybody, dealings = _sorted(files)
-        card = _check_own(everybody, home)
-        committee = ceremony.committee(everybody, dealings)
-        share = ceremony.own_share(everybody, dealings, card.verify_key, trustee_home.sealing_key(home))
-        trustee_home.keep(home, share, committee)
+    everybody, dealings = _sorted(files)
+    card = _check_own(everybody, home)
+    committee = ceremony.committee(everybody, dealings)
+    share = ceremony.own_share(everybody, dealings, card.verify_key, trustee_home.sealing_key(home))
+    trustee_home.keep(home, share, committee)
     file, shown = home / trustee_home.COMMITTEE, fingerprint(committee.name)
     trustees, threshold = len(committee.trustees), committee.threshold
     if as_json:
@@ -214,12 +210,11 @@ def join(
     as_json: AsJson = False,
 ) -> None:
     """Pin the provider's directory, after a check that its trustees and key are those of the ceremony."""
-    with failing():
-        with about(invitation):
-            invited, chain = accept(invitation.read_bytes())
-        if head:
-            check_fingerprint(head, chain.directory.head)
-        trustee_home.enrol(home, chain, os.urandom)
+    with about(invitation):
+        invited, chain = accept(invitation.read_bytes())
+    if head:
+        check_fingerprint(head, chain.directory.head)
+    trustee_home.enrol(home, chain, os.urandom)
     members, shown = len(chain.directory.members), fingerprint(chain.directory.head)
     if as_json:
         show_json(Joined(head=str(chain.directory.head), fingerprint=shown, members=members))
@@ -266,7 +261,7 @@ def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
 
     Exit code 1: the provider signed two sets of contributions for one round.
     """
-    with failing(), closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
+    with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
         evaluations, rounds, conflicts = trustee.evaluations(), trustee.rounds(), trustee.conflicts()
     if as_json:
         show_json(
@@ -295,9 +290,8 @@ def status(home: TrusteeHome, *, as_json: AsJson = False) -> None:
 
     Exit code 0: ok. 1: attention needed; the output says why. 2: the home is unreadable. 3: the home is empty.
     """
-    with failing():
-        granted = load(TrusteeSettings, home / "trustee.toml", os.environ).trustee.evaluations_per_epoch
-        found = overview.status(home, os.urandom, TrusteeLimits(granted), datetime.now(UTC))
+    granted = load(TrusteeSettings, home / "trustee.toml", os.environ).trustee.evaluations_per_epoch
+    found = overview.status(home, os.urandom, TrusteeLimits(granted), datetime.now(UTC))
     if as_json:
         show_json(found)
     else:
@@ -359,5 +353,4 @@ def serve(
     stop = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: stop.set())
-    with failing():
-        service.serve(home, load(TrusteeSettings, home / "trustee.toml", os.environ), stop)
+    service.serve(home, load(TrusteeSettings, home / "trustee.toml", os.environ), stop)

@@ -25,9 +25,8 @@ def federation(
 ) -> None:
     """Found a federation of real programs on this machine, hold one round, and stop them all."""
     began = time.monotonic()
-    with _console.failing():
-        check_new(out, force=force)
-    with _console.failing(), homes(out) as root:
+    check_new(out, force=force)
+    with homes(out) as root:
         result = hold(
             Places(root, tenants, trustees),
             lambda text: say(f"[{time.monotonic() - began:5.1f} s] {text}"),
@@ -48,9 +47,8 @@ def bad_link(
 
     Nothing runs when it ends: docs/tutorials/bad-link.md goes on from here.
     """
-    with _console.failing():
-        check_new(out, force=force)
-    with _console.failing(), homes(out) as root, founded(places := Places(root, tenants=3, trustees=3)):
+    check_new(out, force=force)
+    with homes(out) as root, founded(places := Places(root, tenants=3, trustees=3)):
         settle(places, (out / "homes").absolute(), last_week(), now_hour())
     show(str(out / "homes"))
 

@@ -16,9 +16,8 @@ _console = Console("pharoah-sim")
 
 def scenarios() -> None:
     """List the scenarios that come with the program."""
-    with _console.failing():
-        for name in names():
-            show(f"{name:<12} {load(name).title}")
+    for name in names():
+        show(f"{name:<12} {load(name).title}")
 
 
 class RunStatus(msgspec.Struct, frozen=True):

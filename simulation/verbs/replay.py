@@ -39,27 +39,24 @@ def titan(
     as_json: AsJson = False,
 ) -> None:
     """Titan's GPU lifetimes: cabinet columns as tenants, 43 hazard ratios compared with the published ones."""
-    with _console.failing():
-        if hide_times and holdout is not None:
-            raise typer.BadParameter("no replay does both: leave out --holdout", param_hint="--hide-times")
-        if hide_times:
-            _replay(replay_titan_times(file, _epsilon(epsilon), seeds), 2 * seeds, as_json=as_json)
-        else:
-            play = replay_titan if holdout is None else replay_titan_holdout
-            _replay(play(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
+    if hide_times and holdout is not None:
+        raise typer.BadParameter("no replay does both: leave out --holdout", param_hint="--hide-times")
+    if hide_times:
+        _replay(replay_titan_times(file, _epsilon(epsilon), seeds), 2 * seeds, as_json=as_json)
+    else:
+        play = replay_titan if holdout is None else replay_titan_holdout
+        _replay(play(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
 
 
 def philly(file: DataFile, epsilon: Epsilon = "1", seeds: Seeds = 1, *, as_json: AsJson = False) -> None:
     """Philly's jobs: users as tenants, survival by number of GPUs compared with the pooled curve."""
-    with _console.failing():
-        _replay(replay_philly(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
+    _replay(replay_philly(file, _epsilon(epsilon), seeds), seeds, as_json=as_json)
 
 
 def lung(epsilon: Epsilon = "1", seeds: Seeds = 1, *, hide_times: HideTimes = False, as_json: AsJson = False) -> None:
     """NCCTG's lung cancer data (shipped with lifelines): institutions as tenants, one survival curve."""
-    with _console.failing():
-        play, rounds = (replay_lung_times, 2 * seeds) if hide_times else (replay_lung, seeds)
-        _replay(play(_epsilon(epsilon), seeds), rounds, as_json=as_json)
+    play, rounds = (replay_lung_times, 2 * seeds) if hide_times else (replay_lung, seeds)
+    _replay(play(_epsilon(epsilon), seeds), rounds, as_json=as_json)
 
 
 def brca(
@@ -70,8 +67,7 @@ def brca(
     as_json: AsJson = False,
 ) -> None:
     """Fed-TCGA-BRCA: exact Newton steps over masked sums of six centres, compared with Flower's FedAvg."""
-    with _console.failing():
-        _replay(replay_brca(folder, epsilon, seeds), seeds, as_json=as_json)
+    _replay(replay_brca(folder, epsilon, seeds), seeds, as_json=as_json)
 
 
 def _replay(steps: Iterator[Result | None], rounds: int, *, as_json: bool) -> None:

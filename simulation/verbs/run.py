@@ -51,22 +51,21 @@ def run(
         say(f"{time.monotonic() - began:5.1f} s  {what}")
 
     tell(f"scenario {scenario}, seed {seed}")
-    with _console.failing():
-        check_new(out, force=force)
-        loaded = load(scenario)
-        with engines.engine(engine, address) as side_by_side, homes(out) as root:
-            player = Player(loaded, seed, root, int(now_hour() // HOURS_PER_WEEK) - loaded.weeks)
-            tell(f"made keys and homes of {loaded.tenants} tenants")
-            try:
-                for week in player.weeks():
-                    tell(f"finished week {week + 1} of {loaded.weeks}")
-                outcome = Judge(player.played()).outcome(seed, began, side_by_side, tell)
-            finally:
-                player.close()
-        if out is not None:
-            _write(outcome, out)
-            _show_pages(out / "homes")
-        tell("done")
+    check_new(out, force=force)
+    loaded = load(scenario)
+    with engines.engine(engine, address) as side_by_side, homes(out) as root:
+        player = Player(loaded, seed, root, int(now_hour() // HOURS_PER_WEEK) - loaded.weeks)
+        tell(f"made keys and homes of {loaded.tenants} tenants")
+        try:
+            for week in player.weeks():
+                tell(f"finished week {week + 1} of {loaded.weeks}")
+            outcome = Judge(player.played()).outcome(seed, began, side_by_side, tell)
+        finally:
+            player.close()
+    if out is not None:
+        _write(outcome, out)
+        _show_pages(out / "homes")
+    tell("done")
     summary: dict[str, Any] = {key: value for key, value in outcome.items() if key != "detail"}
     if as_json:
         show_json(summary)

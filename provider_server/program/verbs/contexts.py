@@ -8,7 +8,7 @@ from federation.base.clock import now_hour
 from federation.base.screen import say
 from provider_server.fleet.learning import hardware, on_probation
 from provider_server.fleet.learning.hardware import Observed
-from provider_server.program.verbs.console import AsRows, Home, failing, nothing_yet, print_rows, required
+from provider_server.program.verbs.console import AsRows, Home, nothing_yet, print_rows, required
 from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, open_feed, say_quality
 
 
@@ -39,12 +39,11 @@ def contexts(
 ) -> None:
     """Group nodes into contexts by the features that predict failures, and find build-up levels, from telemetry."""
     place = required(home)
-    with failing():
-        feed = open_feed(place, file or (), inventory, start, end, in_order=in_order)
-        repairs = hardware.load_repairs(place)
-        before = hardware.load(place)
-        found = hardware.observe(feed.source, feed.window, feed.inventory, before, feature or (), repairs, feed.metrics)
-        hardware.keep(place, found.kept)
+    feed = open_feed(place, file or (), inventory, start, end, in_order=in_order)
+    repairs = hardware.load_repairs(place)
+    before = hardware.load(place)
+    found = hardware.observe(feed.source, feed.window, feed.inventory, before, feature or (), repairs, feed.metrics)
+    hardware.keep(place, found.kept)
     say_quality(found.quality, found.doubts)
     say(_selection_line(found))
     print_rows(
@@ -104,13 +103,12 @@ def repaired(
 ) -> None:
     """Record that hardware of nodes was replaced: their build-up begins anew, and they are on probation for a while."""
     place = required(home)
-    with failing():
-        kept = hardware.load(place)
-        if kept is None:
-            raise nothing_yet("no nodes known yet: run `pharoah-provider nodes contexts`")
-        from_hour = int(now_hour()) + 1
-        new = hardware.record_repairs(place, node, from_hour, kept)
-        probation = on_probation.load(place)
+    kept = hardware.load(place)
+    if kept is None:
+        raise nothing_yet("no nodes known yet: run `pharoah-provider nodes contexts`")
+    from_hour = int(now_hour()) + 1
+    new = hardware.record_repairs(place, node, from_hour, kept)
+    probation = on_probation.load(place)
     rows: list[RepairedRow] = [
         {
             "node": one.node,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from federation.base.console import InputFile
-from provider_server.program.verbs.console import AsRows, Home, failing, required
+from provider_server.program.verbs.console import AsRows, Home, required
 from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, open_feed
 
 
@@ -52,7 +52,6 @@ def hazard(
     else:
         from provider_server.program.verbs import level_hazard
 
-        with failing():
-            place = required(home)
-            feed = open_feed(place, file or (), inventory, start, end, in_order=in_order)
-            level_hazard.show(place, feed, as_json=as_json)
+        place = required(home)
+        feed = open_feed(place, file or (), inventory, start, end, in_order=in_order)
+        level_hazard.show(place, feed, as_json=as_json)

@@ -14,7 +14,7 @@ from federation.base.key_files import read, read_key
 from federation.base.screen import say
 from federation.protocol.ceremony import Committee
 from federation.transport.certificates import ends, hosts_of
-from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required, say_error
+from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required, say_error
 from provider_server.rounds import home as homes
 
 
@@ -45,15 +45,14 @@ def init(
     Its trustees are those of the committee.
     """
     place = required(home)
-    with failing():
-        agreed = decode(Committee, read(committee))
-        try:
-            homes.create(place, host or ["localhost", "127.0.0.1"], os.urandom, datetime.now(UTC))
-        except FileExistsError as error:
-            say_error(f"{error.filename} exists already; nothing was changed")
-            raise typer.Exit(2) from error
-        homes.found(place, database, agreed)
-        key = SigningKey(read_key(place / "signing.key")).public
+    agreed = decode(Committee, read(committee))
+    try:
+        homes.create(place, host or ["localhost", "127.0.0.1"], os.urandom, datetime.now(UTC))
+    except FileExistsError as error:
+        say_error(f"{error.filename} exists already; nothing was changed")
+        raise typer.Exit(2) from error
+    homes.found(place, database, agreed)
+    key = SigningKey(read_key(place / "signing.key")).public
     row: InitRow = {
         "home": str(place),
         "provider": str(key),
@@ -93,8 +92,7 @@ def renew_certificate(
     provider's signing key has signed.
     """
     place = required(home)
-    with failing():
-        certificate = homes.renew_certificate(place, host or [], datetime.now(UTC), days).certificate_pem
+    certificate = homes.renew_certificate(place, host or [], datetime.now(UTC), days).certificate_pem
     row: CertificateRow = {
         "certificate": str(place / "tls.pem"),
         "hosts": hosts_of(certificate),

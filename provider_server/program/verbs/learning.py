@@ -30,7 +30,7 @@ from provider_server.program.reporting.findings_text import (
     learnt_lines,
     learnt_row,
 )
-from provider_server.program.verbs.console import AsRows, Database, Home, failing, nothing_yet, print_rows, required
+from provider_server.program.verbs.console import AsRows, Database, Home, nothing_yet, print_rows, required
 from provider_server.rounds import home as homes
 from provider_server.rounds.provider import Provider
 from provider_server.rounds.publisher import Publisher
@@ -95,7 +95,7 @@ def _benchmarked(
 def _learning(home: Path | None, database: str | None) -> Iterator[tuple[Provider, Publisher, list[Release]]]:
     """The provider, its publisher and its releases; exit code 3 before the first."""
     place = required(home)
-    with failing(), closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
+    with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
         publisher = homes.open_publisher(place, provider.store)
         releases = publisher.releases()
         if not releases:
@@ -220,10 +220,9 @@ def catalogue(
     catalogue before the first week, or when an epoch of tokens ends.
     """
     place = required(home)
-    with failing():
-        entries = read_catalogue(file)
-        with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
-            signed = homes.open_publisher(place, provider.store).publish_catalogue(entries)
+    entries = read_catalogue(file)
+    with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
+        signed = homes.open_publisher(place, provider.store).publish_catalogue(entries)
     row: CatalogueRow = {"bundle": reopened(Bundle, signed).number, "names": [entry.name for entry in entries]}
     print_rows([row], _catalogue_line, as_json=as_json)
 

@@ -8,7 +8,7 @@ from typing import Annotated, TypedDict
 
 import typer
 
-from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required, say_error
+from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required, say_error
 from provider_server.rounds import home as homes
 from provider_server.rounds.intake.lines import RefusedLine, take_each, total
 from provider_server.rounds.intake.recorder import LeaseRecorder, Recorded
@@ -41,7 +41,7 @@ def events(
     A bad line is named on stderr and the others are recorded; then the exit code is 2. Lines may come again.
     """
     place = required(home)
-    with failing(), closing(homes.open_leases(place, database, settings := homes.settings_of(place))) as book:
+    with closing(homes.open_leases(place, database, settings := homes.settings_of(place))) as book:
         recorder = LeaseRecorder(book, place, settings.leases.contexts)
         with nullcontext(sys.stdin.buffer) if str(file) == "-" else file.open("rb") as lines:
             row = _taken(str(file), lines, recorder)

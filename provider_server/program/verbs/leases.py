@@ -18,7 +18,7 @@ from provider_server.fleet.learning import hardware, on_probation
 from provider_server.fleet.learning.hardware import Kept
 from provider_server.fleet.learning.on_probation import OnProbation
 from provider_server.fleet.leases import Lease
-from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required
+from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required
 from provider_server.rounds import home as homes
 from provider_server.rounds.intake.lease_events import MOST_LEVEL, MOST_NODES, BadLeases
 from provider_server.rounds.intake.recorder import context_of
@@ -48,16 +48,15 @@ def record(
 ) -> None:
     """Record granted leases, each with lease, tenant, start_h, end_h, and node_names or nodes, context and level."""
     place = required(home)
-    with failing():
-        book = homes.open_leases(place, database, homes.settings_of(place))
-        try:
-            granted = list(_leases(book, file, hardware.load(place), on_probation.load(place)))
-            placed = {one.lease: nodes for one, nodes in granted if nodes}
-            book.record_leases([one for one, _ in granted], placed)
-        except IntegrityError as error:
-            raise BadLeases(f"a lease is recorded already: {file}", hint=NOTHING) from error
-        finally:
-            book.close()
+    book = homes.open_leases(place, database, homes.settings_of(place))
+    try:
+        granted = list(_leases(book, file, hardware.load(place), on_probation.load(place)))
+        placed = {one.lease: nodes for one, nodes in granted if nodes}
+        book.record_leases([one for one, _ in granted], placed)
+    except IntegrityError as error:
+        raise BadLeases(f"a lease is recorded already: {file}", hint=NOTHING) from error
+    finally:
+        book.close()
     rows: list[LeaseRow] = [{"file": str(file), "leases": len(granted)}]
     print_rows(rows, lambda row: f"{row['file']}: {counted_as(row['leases'], 'lease')}", as_json=as_json)
 

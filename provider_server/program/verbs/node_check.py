@@ -13,7 +13,7 @@ from federation.base.screen import show, show_json
 from provider_server.fleet.hints.node_reports import FILE
 from provider_server.program.outputs import node_check
 from provider_server.program.outputs.node_check import NodeCheck, NoReports, from_file, from_prometheus, served
-from provider_server.program.verbs.console import Home, Reports, failing, required, say_error
+from provider_server.program.verbs.console import Home, Reports, required, say_error
 
 Url = Annotated[
     str, typer.Option("--prometheus", help="Ask this Prometheus for the provider's node metrics, instead of a file.")
@@ -56,7 +56,7 @@ def service(
     name = node or socket.gethostname()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: sys.exit(0))
-    with failing(), served(at, lambda: _answer(name, home, file, prometheus, level)):
+    with served(at, lambda: _answer(name, home, file, prometheus, level)):
         while True:
             signal.pause()
 

@@ -19,7 +19,6 @@ from provider_server.program.verbs.console import (
     Database,
     Home,
     Reports,
-    failing,
     print_rows,
     required,
 )
@@ -43,9 +42,8 @@ def placement(
     By build-up levels, repairs, and failure rates of contexts. See docs/nodes.md for Slurm and Kubernetes.
     """
     place = required(home)
-    with failing():
-        reports = node_reports.known(file or place / node_reports.FILE)
-        rows = node_placement.placed(reports, on_probation.load(place), now_hour(), share)
+    reports = node_reports.known(file or place / node_reports.FILE)
+    rows = node_placement.placed(reports, on_probation.load(place), now_hour(), share)
     if names:
         show(",".join(row["node"] for row in rows if row["jobs"] == "short"))
     else:
@@ -72,13 +70,12 @@ def probes(
     Nodes that are likelier to fail, and those not tested for long, come first. Leases are left alone until they end.
     """
     place = required(home)
-    with failing():
-        now_h, reports = now_hour(), node_reports.known(file or place / node_reports.FILE)
-        nodes = node_placement.placed(reports, on_probation.load(place), now_h, 0.0)
-        busy_until_h = busy_until(place, database, now_h)
-        suspicions = {one.node: one.suspicion for one in reports if one.level}
-        ran_h = read_tests(tested) if tested else {}
-        rows = node_probes.probes(nodes, suspicions, ran_h, busy_until_h, now_h, hours, budget)
+    now_h, reports = now_hour(), node_reports.known(file or place / node_reports.FILE)
+    nodes = node_placement.placed(reports, on_probation.load(place), now_h, 0.0)
+    busy_until_h = busy_until(place, database, now_h)
+    suspicions = {one.node: one.suspicion for one in reports if one.level}
+    ran_h = read_tests(tested) if tested else {}
+    rows = node_probes.probes(nodes, suspicions, ran_h, busy_until_h, now_h, hours, budget)
     print_rows(rows, _probe_line, as_json=as_json)
 
 

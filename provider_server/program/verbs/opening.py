@@ -8,7 +8,7 @@ import typer
 
 from federation.protocol.subjects import Subject
 from provider_server.fleet.release import Release
-from provider_server.program.verbs.console import failing, nothing_yet
+from provider_server.program.verbs.console import nothing_yet
 from provider_server.rounds import home as homes
 from provider_server.rounds.home import founded
 from provider_server.rounds.store.store import Store
@@ -20,11 +20,10 @@ def opened(home: Path | None, database: str | None, *, create: bool = False) -> 
     where = _where(home, database)
     if create and isinstance(where, Path):
         where.parent.mkdir(parents=True, exist_ok=True)
-    with failing():
-        if home and not (database or create or (home / "provider.db").exists()):
-            founded(home)
-        with closing(Store(where, create=create)) as store:
-            yield store
+    if home and not (database or create or (home / "provider.db").exists()):
+        founded(home)
+    with closing(Store(where, create=create)) as store:
+        yield store
 
 
 def _where(home: Path | None, database: str | None) -> Path | str:
@@ -38,13 +37,12 @@ def _where(home: Path | None, database: str | None) -> Path | str:
 
 def newest_counting(subject: Subject, home: Path, database: str | None, lacking: str) -> tuple[Release, dict[str, str]]:
     """The release, and the names of contexts by token, where provider.toml has them; exit 3 saying what is lacking."""
-    with failing():
-        settings = homes.settings_of(home)
-        with closing(homes.open_provider(home, database, settings)) as provider:
-            counted = [one for one in provider.store.releases() if one.counts(subject)]
-            if not counted:
-                raise nothing_yet(lacking)
-            newest = counted[-1]
-            told = {*settings.names.contexts, *settings.leases.contexts.values()}
-            names = {provider.context_labels(newest.plan.start_hour, name, 0)["context"]: name for name in told}
+    settings = homes.settings_of(home)
+    with closing(homes.open_provider(home, database, settings)) as provider:
+        counted = [one for one in provider.store.releases() if one.counts(subject)]
+        if not counted:
+            raise nothing_yet(lacking)
+        newest = counted[-1]
+        told = {*settings.names.contexts, *settings.leases.contexts.values()}
+        names = {provider.context_labels(newest.plan.start_hour, name, 0)["context"]: name for name in told}
     return newest, names

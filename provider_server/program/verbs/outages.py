@@ -16,7 +16,7 @@ from provider_server.fleet.analysis.recurrent import Spells, spells
 from provider_server.fleet.outage_files import read_jobs, read_outages
 from provider_server.fleet.telemetry.inventory import load
 from provider_server.program.reporting.outage_text import outage_lines, outages_row
-from provider_server.program.verbs.console import failing, nothing_yet, print_rows
+from provider_server.program.verbs.console import nothing_yet, print_rows
 
 UNNAMED = "(node without outage"
 
@@ -40,10 +40,9 @@ def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
     """
     with progress() as bars:
         steps = bars.add_task(f"outages of {file.name}", total=3)
-        with failing():
-            read = read_outages(file)
-            jobs = read_jobs(asked.jobs) if asked.jobs else None
-            nodes = _nodes(read.rows, asked)
+        read = read_outages(file)
+        jobs = read_jobs(asked.jobs) if asked.jobs else None
+        nodes = _nodes(read.rows, asked)
         bars.advance(steps)
         start_h = read.start_h if asked.start_h is None else float(asked.start_h)
         end_h = read.end_h if asked.end_h is None else float(asked.end_h)

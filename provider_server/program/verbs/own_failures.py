@@ -13,7 +13,7 @@ from federation.base.visible import counted_as
 from provider_server.fleet.analysis.recurrent import are_failures
 from provider_server.fleet.learning import hardware
 from provider_server.fleet.outage_files import read_starts
-from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required
+from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required
 from provider_server.program.verbs.feed import (
     End,
     Files,
@@ -63,17 +63,16 @@ def own_failures(
     out. What is learnt from them is for operators: no bundle tells tenants of it.
     """
     place = required(home)
-    with failing():
-        asked, last = hours_asked(start, end)
-        with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
-            first = first_open(provider, asked, last)
-            seen: Iterable[tuple[str, int]]
-            if events:
-                seen, left_out = read_starts(events, are_failures(kind or ()))
-                say(*(f"left out: {text}" for text in left_out))
-            else:
-                seen = _telemetry(place, file or (), inventory, (first, last), in_order=in_order)
-            row = record(provider, seen, first, last)
+    asked, last = hours_asked(start, end)
+    with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
+        first = first_open(provider, asked, last)
+        seen: Iterable[tuple[str, int]]
+        if events:
+            seen, left_out = read_starts(events, are_failures(kind or ()))
+            say(*(f"left out: {text}" for text in left_out))
+        else:
+            seen = _telemetry(place, file or (), inventory, (first, last), in_order=in_order)
+        row = record(provider, seen, first, last)
     print_rows([row], _line, as_json=as_json)
 
 

@@ -19,7 +19,7 @@ from provider_server.fleet.learning import on_probation
 from provider_server.program.pages import login
 from provider_server.program.pages.plans import SHORT, PlacedView, PlansView, VisitView
 from provider_server.program.pages.serving import listening
-from provider_server.program.verbs.console import Database, Home, failing, required
+from provider_server.program.verbs.console import Database, Home, required
 from provider_server.program.verbs.nodes import busy_until
 
 SALT_BYTES = 16
@@ -40,13 +40,12 @@ def page(
     Hazards, the fabric and plans as well. `serve` may run or not.
     """
     place = required(home)
-    with failing():
-        if action == "password":
-            _set_password(place)
-            return
-        with listening(place, database, host, port, plans=lambda now_h: plans(place, database, now_h)) as address:
-            say(f"the page is at {address}")
-            _wait()
+    if action == "password":
+        _set_password(place)
+        return
+    with listening(place, database, host, port, plans=lambda now_h: plans(place, database, now_h)) as address:
+        say(f"the page is at {address}")
+        _wait()
 
 
 def plans(home: Path, database: str | None, now_h: float) -> PlansView | None:

@@ -17,7 +17,7 @@ from provider_server.fleet.telemetry.inventory import Inventory, load
 from provider_server.fleet.telemetry.quality import Tally
 from provider_server.fleet.telemetry.samples import SeriesBook
 from provider_server.fleet.telemetry.summaries import summarise
-from provider_server.program.verbs.console import Home, failing, required, say_error
+from provider_server.program.verbs.console import Home, required, say_error
 from provider_server.program.verbs.feed import End, Feed, Files, Sorted, Start, Stock, open_feed
 from provider_server.rounds import home as homes
 
@@ -54,21 +54,20 @@ def path(
     Exit code 0: nothing speaks against a hop. 1: something does. 3: no file names one of the nodes.
     """
     place = required(home)
-    with failing():
-        check_new(out, force=force)
-        first = int(now_hour()) - HOURS if start is None and end is None else start
-        settings = homes.settings_of(place).telemetry
-        listed = inventory or (Path(settings.inventory) if settings.inventory else None)
-        known = load_fabric(fabric or (), load(listed) if listed else Inventory())
-        for node in (start_node, end_node):
-            if node not in known.nodes:
-                say_error(f"no file names the node {node}", "pass --fabric, or an inventory: see docs/fabric.md")
-                raise typer.Exit(UNKNOWN)
-        has_telemetry = bool(file or settings.prometheus_url)
-        if not has_telemetry:
-            say("pharoah-provider: no telemetry of ports: pass --file, or set prometheus_url in provider.toml")
-        hours = open_feed(place, file or (), inventory, first, end, in_order=in_order) if has_telemetry else None
-        code = show_routes(routes(known, start_node, end_node, _health(place, hours)), out, as_json=as_json)
+    check_new(out, force=force)
+    first = int(now_hour()) - HOURS if start is None and end is None else start
+    settings = homes.settings_of(place).telemetry
+    listed = inventory or (Path(settings.inventory) if settings.inventory else None)
+    known = load_fabric(fabric or (), load(listed) if listed else Inventory())
+    for node in (start_node, end_node):
+        if node not in known.nodes:
+            say_error(f"no file names the node {node}", "pass --fabric, or an inventory: see docs/fabric.md")
+            raise typer.Exit(UNKNOWN)
+    has_telemetry = bool(file or settings.prometheus_url)
+    if not has_telemetry:
+        say("pharoah-provider: no telemetry of ports: pass --file, or set prometheus_url in provider.toml")
+    hours = open_feed(place, file or (), inventory, first, end, in_order=in_order) if has_telemetry else None
+    code = show_routes(routes(known, start_node, end_node, _health(place, hours)), out, as_json=as_json)
     raise typer.Exit(code)
 
 

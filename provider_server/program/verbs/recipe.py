@@ -21,7 +21,7 @@ from provider_server.fleet.learning.recipe import (
     total_samples,
 )
 from provider_server.fleet.telemetry.catalogue import METRICS
-from provider_server.program.verbs.console import AsRows, Home, failing, nothing_yet, print_rows, required
+from provider_server.program.verbs.console import AsRows, Home, nothing_yet, print_rows, required
 from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, open_feed
 
 LEAST_FAILURES = 30  # below, nothing could be left out at any tolerance that one would accept
@@ -126,11 +126,10 @@ def recipe(
     place = required(home)
     if unknown := sorted(set(keep or ()) - METRICS.keys()):
         raise typer.BadParameter(f"--keep {unknown[0]}: no metric of metrics.toml")
-    with failing():
-        if out:
-            check_new(out, force=force)
-        feed = open_feed(place, file or (), inventory, start, end, in_order=in_order, whole=True)
-        gathered = gather(feed.source, feed.window, feed.inventory, hardware.load(place), hardware.load_repairs(place))
+    if out:
+        check_new(out, force=force)
+    feed = open_feed(place, file or (), inventory, start, end, in_order=in_order, whole=True)
+    gathered = gather(feed.source, feed.window, feed.inventory, hardware.load(place), hardware.load_repairs(place))
     say(*gathered.quality.lines())
     failures = gathered.evidence.failures
     if failures < LEAST_FAILURES:

@@ -19,7 +19,6 @@ from provider_server.program.verbs.console import (
     AsRows,
     Database,
     Home,
-    failing,
     nothing_yet,
     print_rows,
     required,
@@ -182,13 +181,12 @@ def hold(
     place = required(home)
     if (start is None) != (end is None):
         raise typer.BadParameter("pass both --start and --end, or neither")
-    with failing():
-        if give_up:
-            abandoned = cast(GivenUp, _asked(place, "give-up", {}, timeout_s))
-            print_rows([abandoned], lambda row: f"abandoned: {row['given_up'] or 'no round is open'}", as_json=as_json)
-            return
-        window = {"start": start, "end": end} if start is not None and end is not None else {}
-        answer = cast(HeldRound, _asked(place, "round", window, timeout_s))
+    if give_up:
+        abandoned = cast(GivenUp, _asked(place, "give-up", {}, timeout_s))
+        print_rows([abandoned], lambda row: f"abandoned: {row['given_up'] or 'no round is open'}", as_json=as_json)
+        return
+    window = {"start": start, "end": end} if start is not None and end is not None else {}
+    answer = cast(HeldRound, _asked(place, "round", window, timeout_s))
     print_rows([answer], _round_line, as_json=as_json)
 
 

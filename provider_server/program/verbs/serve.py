@@ -21,7 +21,6 @@ from provider_server.program.verbs.console import (
     Database,
     Home,
     LogFormat,
-    failing,
     required,
 )
 from provider_server.rounds import home as homes
@@ -66,15 +65,14 @@ def serve(
     logs.configure(log_format)
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: sys.exit(0))  # an open round is in the store, and continues after a restart
-    with failing():
-        settings = homes.settings_of(place)
-        with closing(homes.open_provider(place, database, settings)) as provider:
-            if online_only:
-                _serve_online(place, provider, listen, settings)
-            with service.running(place, provider, settings) as (rounds, link, online_port):
-                where = f"tenants at {link.address}, online at port {online_port}, operator at {link.control}"
-                service.logger.info("serving %s", where, extra={"event": "serving"})
-                service.serve(place, rounds, settings)
+    settings = homes.settings_of(place)
+    with closing(homes.open_provider(place, database, settings)) as provider:
+        if online_only:
+            _serve_online(place, provider, listen, settings)
+        with service.running(place, provider, settings) as (rounds, link, online_port):
+            where = f"tenants at {link.address}, online at port {online_port}, operator at {link.control}"
+            service.logger.info("serving %s", where, extra={"event": "serving"})
+            service.serve(place, rounds, settings)
 
 
 def _check_address(listen: str) -> None:
@@ -92,9 +90,8 @@ def _serve_online(home: Path, provider: Provider, listen: str, settings: Provide
 
 
 def _check(home: Path, database: str | None, *, as_json: bool) -> NoReturn:
-    with failing():
-        founded(home)
-        result = looked_at(home, database, datetime.now(UTC))
+    founded(home)
+    result = looked_at(home, database, datetime.now(UTC))
     if as_json:
         show_json(result)
     else:
@@ -111,7 +108,7 @@ def watch(home: Home = None, log_format: LogFormat = Format.JSON) -> None:
     logs.configure(log_format)
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: sys.exit(0))
-    with failing(), service.watching_nodes(place, homes.settings_to_watch(place)) as port:
+    with service.watching_nodes(place, homes.settings_to_watch(place)) as port:
         service.logger.info("watching nodes, metrics at port %d", port, extra={"event": "serving"})
         while True:
             signal.pause()

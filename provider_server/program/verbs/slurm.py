@@ -14,7 +14,7 @@ from federation.base.key_files import HomeError, read_key, write_secret
 from federation.base.screen import say
 from federation.base.visible import counted_as, reason
 from federation.protocol import job_leases
-from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required, say_error
+from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required, say_error
 from provider_server.program.verbs.tenants import named_tenants
 from provider_server.rounds import home as homes
 from provider_server.rounds.intake.recorder import LeaseRecorder
@@ -90,14 +90,13 @@ def slurm(
         known.clear()
         known.update(left_out)
 
-    with failing():
-        while every_s:
-            try:
-                look()
-            except PharoahError as error:  # what is wrong now may be right at the next look
-                say_error(error.what, error.hint)
-            time.sleep(every_s)
-        look()
+    while every_s:
+        try:
+            look()
+        except PharoahError as error:  # what is wrong now may be right at the next look
+            say_error(error.what, error.hint)
+        time.sleep(every_s)
+    look()
 
 
 def _row(one: Followed) -> SlurmRow:
@@ -141,13 +140,12 @@ def key(
     The key is the same each time. Who has it can tell which of the tenant's leases is which job, and nothing else.
     """
     place = required(home)
-    with failing():
-        name = named_tenants([tenant])[0]
-        secret = job_leases.lease_key(read_key(place / "context.key"), name)
-        try:
-            write_secret(out, secret)
-        except OSError as error:
-            raise HomeError(f"{reason(error)}: {out}", hint="pass another --out") from error
+    name = named_tenants([tenant])[0]
+    secret = job_leases.lease_key(read_key(place / "context.key"), name)
+    try:
+        write_secret(out, secret)
+    except OSError as error:
+        raise HomeError(f"{reason(error)}: {out}", hint="pass another --out") from error
     row: LeaseKeyRow = {"tenant": str(name), "file": str(out)}
     print_rows([row], lambda row: f"{row['file']}: lease key of tenant {row['tenant']}", as_json=as_json)
     say("next: the tenant takes it with `pharoah-tenant join --lease-key FILE`, and deletes the file")

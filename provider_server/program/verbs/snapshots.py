@@ -13,7 +13,7 @@ from federation.protocol.change_rules import Rule, judge
 from provider_server.fleet import snapshot_files
 from provider_server.fleet.learning import hardware
 from provider_server.fleet.telemetry.inventory import Inventory, load
-from provider_server.program.verbs.console import Home, failing, required
+from provider_server.program.verbs.console import Home, required
 from provider_server.program.verbs.feed import Stock
 from provider_server.rounds import home as homes
 
@@ -27,20 +27,19 @@ def snapshot(
 ) -> None:
     """Write what each node is: its row of the inventory, its context, and its build-up level."""
     place = required(home)
-    with failing():
-        check_new(out, force=force)
-        listed = inventory or Path(homes.settings_of(place).telemetry.inventory or "")
-        things = snapshot_files.of_inventory(load(listed) if listed.name else Inventory())
-        if kept := hardware.load(place):
-            for context in kept.contexts.contexts:
-                for node in context.nodes:
-                    own = {"context": context.description, "level": str(kept.levels.get(node, 0))}
-                    things.setdefault(node, {}).update(own)
-        if not things:
-            raise snapshot_files.BadSnapshot(
-                "no node is known", hint="pass --inventory, or run `pharoah-provider nodes contexts` first"
-            )
-        out.write_text(snapshot_files.text_of(things), encoding="utf-8")
+    check_new(out, force=force)
+    listed = inventory or Path(homes.settings_of(place).telemetry.inventory or "")
+    things = snapshot_files.of_inventory(load(listed) if listed.name else Inventory())
+    if kept := hardware.load(place):
+        for context in kept.contexts.contexts:
+            for node in context.nodes:
+                own = {"context": context.description, "level": str(kept.levels.get(node, 0))}
+                things.setdefault(node, {}).update(own)
+    if not things:
+        raise snapshot_files.BadSnapshot(
+            "no node is known", hint="pass --inventory, or run `pharoah-provider nodes contexts` first"
+        )
+    out.write_text(snapshot_files.text_of(things), encoding="utf-8")
     say(f"{counted_as(len(things), 'node')} in {short(out)}")
 
 
@@ -62,9 +61,8 @@ def changes(
 
     Exit codes: 0 all rules hold; 1 one is broken; 2 one cannot be judged, or a file is wrong.
     """
-    with failing():
-        asked = rules_of(only, rules, dict(map(_pair, where or ()))) or (Rule("nothing changed", only=()),)
-        found = judge(asked, snapshot_files.read(before), snapshot_files.read(after))
+    asked = rules_of(only, rules, dict(map(_pair, where or ()))) or (Rule("nothing changed", only=()),)
+    found = judge(asked, snapshot_files.read(before), snapshot_files.read(after))
     if as_json:
         show_json(found)
     else:

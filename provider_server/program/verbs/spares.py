@@ -11,7 +11,7 @@ from federation.base.screen import say
 from federation.protocol.life_table import PER_NODE_HOURS
 from provider_server.fleet.analysis.spares import Floats, down_share, peak_spares, spares_needed
 from provider_server.fleet.outage_files import Outages, read_outages
-from provider_server.program.verbs.console import failing, print_rows
+from provider_server.program.verbs.console import print_rows
 
 
 class SparesObject(TypedDict):
@@ -47,8 +47,7 @@ def spares(
 
     Nodes fail and are repaired by themselves. Where a file shows that more were down at once, that is `peak`.
     """
-    with failing():
-        outages = read_outages(events) if events else None
+    outages = read_outages(events) if events else None
     if outages:
         say(*(f"left out: {text}" for text in outages.left_out), *(f"doubtful: {text}" for text in outages.doubts))
     if outages is None:

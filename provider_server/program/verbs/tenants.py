@@ -14,7 +14,7 @@ from federation.base.key_files import HomeError, read
 from federation.base.screen import say
 from federation.base.visible import reason
 from federation.protocol.enrolment import fingerprint, open_member_card
-from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required
+from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required
 from provider_server.rounds import home as homes
 
 Files = Annotated[
@@ -32,10 +32,9 @@ class TenantRow(TypedDict):
 def list_(home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
     """List the tenants that are enrolled, with their accounts of Slurm."""
     place = required(home)
-    with failing():
-        settings = homes.settings_of(place)
-        with closing(homes.open_provider(place, database, settings)) as provider:
-            members = sorted(provider.directory.by_id)
+    settings = homes.settings_of(place)
+    with closing(homes.open_provider(place, database, settings)) as provider:
+        members = sorted(provider.directory.by_id)
     owners = settings.leases.tenants()
     rows: list[TenantRow] = [
         {"tenant": str(one), "accounts": sorted(account for account, owner in owners.items() if owner == one)}
@@ -64,19 +63,18 @@ def enrol(
 ) -> None:
     """Add tenants to the directory by their cards, and write the invitation for tenants and trustees."""
     place = required(home)
-    with failing():
-        opened = [(path, open_member_card(read(path))) for path in cards or []]
-        settings = homes.settings_of(place)
-        with closing(homes.open_provider(place, database, settings)) as provider:
-            welcomed = []
-            if leaving := named_tenants(remove or []):
-                provider.members.enrol([], left=leaving)
-            for path, card in opened:
-                is_new = provider.members.welcome(card.member, card.node_key.decode())
-                welcomed.append((path, card.member.tenant, is_new))
-            invited = homes.invitation(place, provider, settings)
-            head = provider.directory.head
-        _write(out, invited)
+    opened = [(path, open_member_card(read(path))) for path in cards or []]
+    settings = homes.settings_of(place)
+    with closing(homes.open_provider(place, database, settings)) as provider:
+        welcomed = []
+        if leaving := named_tenants(remove or []):
+            provider.members.enrol([], left=leaving)
+        for path, card in opened:
+            is_new = provider.members.welcome(card.member, card.node_key.decode())
+            welcomed.append((path, card.member.tenant, is_new))
+        invited = homes.invitation(place, provider, settings)
+        head = provider.directory.head
+    _write(out, invited)
     rows: list[EnrolRow] = [
         {"card": str(path), "tenant": str(tenant), "new": is_new, "head": str(head)}
         for path, tenant, is_new in welcomed
@@ -114,10 +112,9 @@ def revoke(
     A running provider applies this within two seconds. To exclude a tenant for good, use `tenants enrol --remove`.
     """
     place = required(home)
-    with failing():
-        named = named_tenants(tenants)
-        with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
-            provider.members.revoke(named)
+    named = named_tenants(tenants)
+    with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
+        provider.members.revoke(named)
     rows: list[RevokeRow] = [{"tenant": str(tenant)} for tenant in named]
     print_rows(rows, _revoke_line, as_json=as_json)
 

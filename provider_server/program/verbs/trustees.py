@@ -14,7 +14,7 @@ from federation.base.visible import json_text, reason
 from federation.protocol.anchors import verification_keys
 from federation.protocol.ceremony import Committee
 from federation.protocol.enrolment import fingerprint
-from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required
+from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required
 from provider_server.rounds import home as homes
 
 
@@ -45,12 +45,11 @@ def reseat(
     Nothing changes unless as many trustees signed it as a token needs. A renewal waits until no round is open.
     """
     place = required(home)
-    with failing():
-        agreed = decode(Committee, read(committee))
-        with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
-            before = {trustee.index: trustee.verify_key for trustee in provider.directory.trustees}
-            provider.reseat(agreed.trustees, [read(handover) for handover in handovers])
-            head = provider.directory.head
+    agreed = decode(Committee, read(committee))
+    with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
+        before = {trustee.index: trustee.verify_key for trustee in provider.directory.trustees}
+        provider.reseat(agreed.trustees, [read(handover) for handover in handovers])
+        head = provider.directory.head
     row: ReseatRow = {
         "head": str(head),
         "fingerprint": fingerprint(head),
@@ -79,14 +78,13 @@ def keys(
     `quorum` is how many trustees must have seen what a claim shows.
     """
     place = required(home)
-    with failing():
-        with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
-            trusted = verification_keys(provider.members.chain)
-        if out:
-            try:
-                out.write_text(json_text(trusted) + "\n", encoding="utf-8")
-            except OSError as error:
-                raise HomeError(f"{reason(error)}: {out}", hint="pass another --out") from error
+    with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
+        trusted = verification_keys(provider.members.chain)
+    if out:
+        try:
+            out.write_text(json_text(trusted) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise HomeError(f"{reason(error)}: {out}", hint="pass another --out") from error
     if as_json:
         show_json(trusted)
     elif not out:

@@ -9,7 +9,7 @@ from federation.base.console import AsJson
 from federation.base.screen import show, show_json
 from federation.protocol.subjects import Subject
 from provider_server.fleet.learning.votes import SuspectedPart, suspected
-from provider_server.program.verbs.console import Database, Home, failing, nothing_yet, required
+from provider_server.program.verbs.console import Database, Home, nothing_yet, required
 from provider_server.rounds import home as homes
 
 NAMED = 1
@@ -51,7 +51,7 @@ def votes(
     Exit code 0: no part is named. 1: one is. 3: no release counts votes yet.
     """
     place = required(home)
-    with failing(), closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
+    with closing(homes.open_provider(place, database, homes.settings_of(place))) as provider:
         counted = [one for one in provider.store.releases() if one.counts(Subject.VOTES)]
         if not counted or provider.parts is None:
             raise nothing_yet("no release counts votes: set votes_share in provider.toml, see docs/fabric.md")

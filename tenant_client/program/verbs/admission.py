@@ -13,7 +13,7 @@ from federation.base.logs import Format
 from tenant_client.program.admission.decision import Desk
 from tenant_client.program.admission.mode import AdmissionMode
 from tenant_client.program.admission.serving import Certificate, listening
-from tenant_client.program.verbs.console import Home, failing
+from tenant_client.program.verbs.console import Home
 
 RENEW_S = 30.0
 
@@ -56,6 +56,6 @@ def admission(
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: stop.set())
     desk = Desk(home, mode, tuple(resource or ("nvidia.com/", "amd.com/")))
-    with failing(), listening(desk.answer, listen, Certificate(certificate, key)) as listening_at:
+    with listening(desk.answer, listen, Certificate(certificate, key)) as listening_at:
         while not stop.wait(RENEW_S):
             listening_at.renew()

@@ -18,7 +18,7 @@ from tenant_client.doctor.records.attempts import Attempts
 from tenant_client.doctor.records.bundle_log import BundleLog
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal
-from tenant_client.program.verbs.console import MOST_THAT_MAY, Home, Latest, Lease, failing, journalled, require
+from tenant_client.program.verbs.console import MOST_THAT_MAY, Home, Latest, Lease, journalled, require
 
 
 def changes(
@@ -46,7 +46,7 @@ def changes(
     compare, or a rule that cannot be judged.
     """
     require(lease, latest=latest)
-    with failing(), closing(open_database(journalled(home))) as connection:
+    with closing(open_database(journalled(home))) as connection:
         journal, attempts = Journal(connection), Attempts(connection).list()
         lease, before = journal.find(lease), journal.find(before) if before else ""
         asked, runs = rules_of(only, rules), runs_of(journal)

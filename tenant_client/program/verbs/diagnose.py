@@ -25,7 +25,7 @@ from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.run.diagnose_attempt import run_files
 from tenant_client.doctor.run.plugins import gather_with_plugins
-from tenant_client.program.verbs.console import Home, failing, job_of, warn
+from tenant_client.program.verbs.console import Home, job_of, warn
 
 
 def diagnose(
@@ -48,11 +48,10 @@ def diagnose(
 
     Exit code 0: a cause was found. 2: no file could be read. 3: cause unknown; the most unusual log lines are shown.
     """
-    with failing():
-        job = job_of(home, paths[0])
-        paths = [file for path in paths for file in _files(home, path)]
-        gathered = gather_with_plugins(home, paths, lambda fault: warn(fault.what, fault.hint))
-        lessons, rules = load_lessons(home / "lessons.json"), load_rules(home / FILE)
+    job = job_of(home, paths[0])
+    paths = [file for path in paths for file in _files(home, path)]
+    gathered = gather_with_plugins(home, paths, lambda fault: warn(fault.what, fault.hint))
+    lessons, rules = load_lessons(home / "lessons.json"), load_rules(home / FILE)
     for fault in gathered.faults:
         warn(str(fault), "" if Path(fault.file).exists() else _NO_FILE)
     if gathered.left_out:
@@ -143,18 +142,16 @@ def teach(
     """
     path = home / "lessons.json"
     if as_list:
-        with failing():
-            known = load_lessons(path)
+        known = load_lessons(path)
         show(*(f"{known.reasons[part]:<22} {part}" for part in known.reasons))
         show(*(f"{known.regexes[text]:<22} --regex {text}" for text in known.regexes))
         return
     if not forget and not (reason and line):
         raise typer.BadParameter("pass a reason and a part of a line, --list or --forget", param_hint="REASON LINE")
-    with failing():
-        known = load_lessons(path)
-        lessons = known.forget(forget) if forget else known.teach(line, reason, regex=regex)
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        save_lessons(lessons, path)
+    known = load_lessons(path)
+    lessons = known.forget(forget) if forget else known.teach(line, reason, regex=regex)
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    save_lessons(lessons, path)
     if forget:
         say(f"pharoah-tenant: removed the pattern {forget!r}")
         return
@@ -175,7 +172,7 @@ def _show_matches(lesson: Lessons, files: list[Path]) -> None:
     """The first lines that a pattern matches, and how many there are."""
     many, within = 0, 0
     for file in files:
-        with failing(), file.open(encoding="utf-8", errors="replace") as lines:
+        with file.open(encoding="utf-8", errors="replace") as lines:
             found = [text for text in (line[:_MOST_LINE] for line in lines) if lesson.reason_of(text)]
         show(*(f"  {file.name}: {text.strip()[:_MOST_SHOWN]}" for text in found[: max(0, _MOST_MATCHES - many)]))
         many, within = many + len(found), within + bool(found)

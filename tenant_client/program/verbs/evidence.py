@@ -24,7 +24,7 @@ from tenant_client.program.claims.chain import ChainEntry, FactChain
 from tenant_client.program.claims.facts import kind_of
 from tenant_client.program.claims.packet import Claim
 from tenant_client.program.claims.verify_claim import Refused, verified
-from tenant_client.program.verbs.console import Home, failing, joined, journalled, warn
+from tenant_client.program.verbs.console import Home, joined, journalled, warn
 from tenant_client.rounds.home import member
 
 UNSEEN = 1
@@ -75,10 +75,9 @@ def evidence(
     the journal first. Entries of other leases are in the file as salted hashes.
     Exit code 1: written, but a verifier would refuse it as yet; the reason is printed.
     """
-    with failing():
-        name, entries = _entries(journalled(home), home, lease)
-        shown = packet.chosen(entries, name, add or (), everything=everything)
-        refused = _write(home, name, shown, out) if out else ""
+    name, entries = _entries(journalled(home), home, lease)
+    shown = packet.chosen(entries, name, add or (), everything=everything)
+    refused = _write(home, name, shown, out) if out else ""
     rows = [
         EntryRow(number=one.number, shown=one.number in shown, kind=kind_of(one.body), fact=one.body.decode())
         for one in entries

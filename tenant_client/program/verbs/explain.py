@@ -11,7 +11,7 @@ from tenant_client.doctor.advice.explanation import WORDS, Explanation, FailureC
 from tenant_client.doctor.advice.failure_facts import Known, facts_of, newest
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal
-from tenant_client.program.verbs.console import Home, Latest, Lease, failing, journalled, require, say_error
+from tenant_client.program.verbs.console import Home, Latest, Lease, journalled, require, say_error
 
 FINE, UNDECIDED = 0, 3
 
@@ -25,7 +25,7 @@ def explain(home: Home, lease: Lease = "", *, latest: Latest = False, as_json: A
     Exit code 0: a cause is named. 3: undecided, or nothing to explain.
     """
     require(lease, latest=latest)
-    with failing(), closing(open_database(journalled(home))) as connection:
+    with closing(open_database(journalled(home))) as connection:
         unit, known = Journal(connection).find(lease), Known.of(connection)
     attempt = newest(known, unit)
     if attempt is None:

@@ -23,7 +23,7 @@ from federation.protocol.invitation import Invitation, accept
 from tenant_client.doctor.run.run_directory import LEASE_KEY
 from tenant_client.doctor.settings import SAMPLE, TenantSettings
 from tenant_client.program import service
-from tenant_client.program.verbs.console import Home, failing
+from tenant_client.program.verbs.console import Home
 from tenant_client.rounds import home as homes
 from tenant_client.rounds.network.flower_node import NodeKey, make_node_key
 
@@ -96,36 +96,33 @@ class Keyed(TypedDict):
 
 
 def _take_lease_key(home: Path, file: Path, *, as_json: bool) -> None:
-    with failing():
-        homes.member(home)
-        replace_secret(home / LEASE_KEY, read_key(file))
+    homes.member(home)
+    replace_secret(home / LEASE_KEY, read_key(file))
     _tell(Keyed(home=str(home), lease_key=str(home / LEASE_KEY)), as_json=as_json)
 
 
 def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> None:
-    with failing():
-        has_keys = (home / "signing.key").exists()  # the same keys give the same card again
-        member = homes.member(home) if has_keys else homes.create(home, os.urandom, now_hour())
-        if new_node_key or not (home / "node.key").exists():
-            replace_secret(home / "node.key", make_node_key().private_pem)
-        node = NodeKey.of(read(home / "node.key"))
-        signing_key = SigningKey(read_key(home / "signing.key"))
-        try:
-            card.write_bytes(signing_key.sign(MemberCard(member, node.public_openssh.encode())))
-        except OSError as error:
-            raise HomeError(f"{error.strerror}: {card}", hint="pass another file with --card") from error
+    has_keys = (home / "signing.key").exists()  # the same keys give the same card again
+    member = homes.member(home) if has_keys else homes.create(home, os.urandom, now_hour())
+    if new_node_key or not (home / "node.key").exists():
+        replace_secret(home / "node.key", make_node_key().private_pem)
+    node = NodeKey.of(read(home / "node.key"))
+    signing_key = SigningKey(read_key(home / "signing.key"))
+    try:
+        card.write_bytes(signing_key.sign(MemberCard(member, node.public_openssh.encode())))
+    except OSError as error:
+        raise HomeError(f"{error.strerror}: {card}", hint="pass another file with --card") from error
     _tell({"home": str(home), "tenant": str(member.tenant), "card": str(card)}, as_json=as_json)
     then = "restart `pharoah-tenant serve`" if has_keys and new_node_key else "run `pharoah-tenant join INVITATION`"
     say(f"next: give {card} to the provider, then {then}")
 
 
 def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:
-    with failing():
-        invited, chain = accept(read(invitation))
-        if head:
-            check_fingerprint(head, chain.directory.head)
-        homes.pin(home, chain.entries)
-        _write_settings(home, invited)
+    invited, chain = accept(read(invitation))
+    if head:
+        check_fingerprint(head, chain.directory.head)
+    homes.pin(home, chain.entries)
+    _write_settings(home, invited)
     _tell(
         Joined(
             home=str(home),
@@ -172,7 +169,6 @@ def serve(home: Home, log_format: LogFormat = Format.JSON) -> None:
     stop = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: stop.set())
-    with failing():
-        homes.joined(home)
-        settings = load(TenantSettings, home / "tenant.toml", os.environ)
-        service.serve(home, settings, stop)
+    homes.joined(home)
+    settings = load(TenantSettings, home / "tenant.toml", os.environ)
+    service.serve(home, settings, stop)

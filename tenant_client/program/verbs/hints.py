@@ -74,7 +74,7 @@ def watch(
             code = _once(home, lease, wait_s, show)
         raise typer.Exit(code)
     _end_quietly_when_told()
-    with failing(), _line(home) as (online, log):
+    with _line(home) as (online, log):
         say("waiting for hints; stop with Ctrl-C")
         _take(home, online, log, show)
 

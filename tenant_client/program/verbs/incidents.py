@@ -15,7 +15,7 @@ from tenant_client.doctor.diagnosis.filter_rules import FILE, Rules, keeps, load
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
-from tenant_client.program.verbs.console import Home, failing, journalled, say_error
+from tenant_client.program.verbs.console import Home, journalled, say_error
 
 
 class WorkloadRules(TypedDict):
@@ -47,7 +47,7 @@ def helped(
     home: Home,
 ) -> None:
     """Note what helped after a failure. It is shown with later failures that resemble it. Nothing is sent."""
-    with failing(), reporting(), closing(open_database(journalled(home))) as connection:
+    with reporting(), closing(open_database(journalled(home))) as connection:
         unit = Journal(connection).find(lease)
         attempt = Incidents(connection).helped(unit, text)
     say(f"pharoah-tenant: noted for {unit} attempt {attempt}")
@@ -66,8 +66,7 @@ def rules(
     The rules are those of the workload whose rules drop most of the log. They lie in rules.toml in the home, which you
     may edit. Exit code 3: there are no rules yet.
     """
-    with failing():
-        known = load_rules(home / FILE)
+    known = load_rules(home / FILE)
     if not known.rules:
         say_error("there are no rules yet", "rules come from healthy attempts of `pharoah-tenant run`, three of a kind")
         raise typer.Exit(3)
@@ -88,13 +87,12 @@ def rules(
 
 
 def _show_unusual(known: Rules, log: Path, *, as_json: bool) -> None:
-    with failing():
-        workload = known.fitting(map(pattern_of, read_lines(log)))
-        dropped, lines, left = known.of(workload), 0, []
-        for line in read_lines(log):
-            lines += bool(line.strip())
-            if line.strip() and keeps(line, dropped):
-                left.append(line)
+    workload = known.fitting(map(pattern_of, read_lines(log)))
+    dropped, lines, left = known.of(workload), 0, []
+    for line in read_lines(log):
+        lines += bool(line.strip())
+        if line.strip() and keeps(line, dropped):
+            left.append(line)
     if as_json:
         show_json(Unusual(workload=workload, lines=lines, dropped=lines - len(left), left=left))
         return

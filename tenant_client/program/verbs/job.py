@@ -11,7 +11,7 @@ from tenant_client.doctor.run.attempt import run as narrated
 from tenant_client.doctor.run.run_directory import job_name, lease_name
 from tenant_client.doctor.run.settings import RunSettings
 from tenant_client.doctor.run.watchdog import WatchLimits
-from tenant_client.program.verbs.console import Home, failing
+from tenant_client.program.verbs.console import Home
 
 Command = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command that starts the job.")]
 Lease = Annotated[
@@ -140,5 +140,4 @@ def attach(
 
     name = lease or lease_name(os.environ, home)
     settings = RunSettings(home.absolute(), name, watch=watch, quiet=quiet, logs=tuple(logs or ()), poll_s=poll_s)
-    with failing():
-        attached(target, settings)
+    attached(target, settings)

@@ -17,7 +17,7 @@ from tenant_client.doctor.records import fixes
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.workload.compare import LACKING
-from tenant_client.program.verbs.console import Home, failing, journalled
+from tenant_client.program.verbs.console import Home, journalled
 from tenant_client.rounds.disclosure.happened import Happened, what_happened
 
 
@@ -36,7 +36,7 @@ def fix(
 
     A reason that a round does not count, such as cancelled, takes the attempt out of the failures to be counted.
     """
-    with failing(), closing(open_database(journalled(home))) as connection:
+    with closing(open_database(journalled(home))) as connection:
         fixed = fixes.fix(connection, Journal(connection).find(lease), attempt, reason, time.time())
     if as_json:
         show_json(fixed)
@@ -55,7 +55,7 @@ def journal(
 
     Exit code 3: the journal is empty. For the outcome of the last attempt see `status`.
     """
-    with failing(), closing(open_database(journalled(home))) as connection:
+    with closing(open_database(journalled(home))) as connection:
         view, joined = what_happened(connection), is_pinned(connection)
         if lease:
             view = view.of(Journal(connection).find(lease))

@@ -8,7 +8,7 @@ import typer
 
 from federation.base.screen import say
 from tenant_client.program.pages.serving import listening
-from tenant_client.program.verbs.console import Home, failing
+from tenant_client.program.verbs.console import Home
 
 
 def page(
@@ -23,6 +23,6 @@ def page(
     asked = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: asked.set())
-    with failing(), listening(home, host, port) as address:
+    with listening(home, host, port) as address:
         say("open this address in a browser (valid once):", address)
         asked.wait()

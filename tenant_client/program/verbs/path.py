@@ -16,7 +16,7 @@ from federation.base.sqlite import reporting
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.run.lease_paths import lease_paths
-from tenant_client.program.verbs.console import Home, Latest, Lease, failing, journalled, require, say_error, warn
+from tenant_client.program.verbs.console import Home, Latest, Lease, journalled, require, say_error, warn
 
 
 def path(
@@ -48,7 +48,7 @@ def path(
     if not log:
         require(lease, latest=latest)
     unit = _found(home, lease) if lease or latest or not log else ""
-    with failing(), reporting():
+    with reporting():
         check_new(out, force=force)
         paths = lease_paths(home, unit, now_hour(), log or (), lambda error: warn(str(error)))
     graph = paths.graph
@@ -64,8 +64,7 @@ def path(
     if graph.placed < graph.links:
         say(f"pharoah-tenant: of {graph.links:,} connections in the logs, {graph.placed:,} could be placed")
     found = paths.between(start_rank, end_rank)
-    with failing():
-        code = show_routes(found, out, as_json=as_json)
+    code = show_routes(found, out, as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -80,5 +79,5 @@ def _read_as(logs: Sequence[Path]) -> str:
 
 def _found(home: Path, beginning: str) -> str:
     """The lease whose name begins like this, by the journal; the newest one without a beginning."""
-    with failing(), closing(open_database(journalled(home))) as connection:
+    with closing(open_database(journalled(home))) as connection:
         return Journal(connection).find(beginning)

@@ -18,7 +18,7 @@ from tenant_client.doctor.advice.replacement import Costs, Decision, HazardFact,
 from tenant_client.doctor.records.attempts import AttemptState
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal
-from tenant_client.program.verbs.console import Home, Latest, Lease, failing, journalled, require
+from tenant_client.program.verbs.console import Home, Latest, Lease, journalled, require
 
 FINE, REPLACE, ISOLATE = 0, 1, 3
 
@@ -49,7 +49,7 @@ def replacement(
     Exit code 0: keep all nodes. 1: replace one. 3: undecided.
     """
     require(lease, latest=latest)
-    with failing(), closing(open_database(journalled(home))) as connection:
+    with closing(open_database(journalled(home))) as connection:
         journal, known = Journal(connection), Known.of(connection)
         unit = journal.find(lease)
         placed, hazard = journal.node_lists().get(unit, ""), _hazard(connection, unit)

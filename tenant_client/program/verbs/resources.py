@@ -11,7 +11,7 @@ from federation.base.screen import show, show_json
 from federation.base.visible import counted_as
 from tenant_client.doctor.advice.resources import UNITS, Demand, Resources
 from tenant_client.doctor.run.host_memory import available
-from tenant_client.program.verbs.console import Home, failing, journalled
+from tenant_client.program.verbs.console import Home, journalled
 from tenant_client.rounds.disclosure.needed import of_lease, of_traces
 
 _GB = 1e9
@@ -39,10 +39,9 @@ def resources(
     """
     if bool(lease) == bool(trace):
         raise typer.BadParameter("pass a job, or traces with --trace")
-    with failing():
-        database = journalled(home)
-        left = available()
-        found = of_traces(database, trace, ranks, left) if trace else of_lease(database, lease, left)
+    database = journalled(home)
+    left = available()
+    found = of_traces(database, trace, ranks, left) if trace else of_lease(database, lease, left)
     if as_json:
         show_json(found)
     else:

@@ -22,7 +22,7 @@ from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.sources.reasons import UNKNOWN
-from tenant_client.program.verbs.console import Home, Latest, Lease, failing, journalled, require, say_error
+from tenant_client.program.verbs.console import Home, Latest, Lease, journalled, require, say_error
 from tenant_client.rounds.disclosure.happened import ExplainedAttempt
 
 FINE, UNEXPLAINED = 0, 3
@@ -130,7 +130,7 @@ def precedents(home: Home, job: Lease = "", *, latest: Latest = False, as_json: 
 def _shown(home: Path, beginning: str, *, latest: bool) -> ShownJob:
     """The newest attempt of a job; ends with exit code 3 without one."""
     require(beginning, latest=latest)
-    with failing(), reporting(), closing(open_database(journalled(home))) as connection:
+    with reporting(), closing(open_database(journalled(home))) as connection:
         unit = Journal(connection).find(beginning)
         attempts = Attempts(connection).list(unit)
         if attempts:

@@ -15,7 +15,7 @@ from tenant_client.doctor.diagnosis.stragglers.what_if import StragglerCause, Wh
 from tenant_client.doctor.run.run_directory import newest_runs
 from tenant_client.doctor.sources.nccl_inspector import holds_logs, read_logs
 from tenant_client.doctor.sources.step_trace import read_step_trace
-from tenant_client.program.verbs.console import Home, failing, job_of, warn
+from tenant_client.program.verbs.console import Home, job_of, warn
 
 FINE, SLOW, UNDECIDED = 0, 1, 3
 
@@ -45,16 +45,14 @@ def stragglers(
     The step is run again with parts of the trace made ideal; of Inspector's logs, the ranks' times in each collective
     are compared. Exit code 0: no straggler. 1: the job straggles. 3: too few collectives to tell.
     """
-    with failing():
-        if job := job_of(home, trace):
-            trace = newest_runs(home)[job]
-        of_inspector = holds_logs(trace)
-        if job and not of_inspector:
-            raise NoTrace(f"no logs of NCCL's Inspector are in {short(trace)}")
+    if job := job_of(home, trace):
+        trace = newest_runs(home)[job]
+    of_inspector = holds_logs(trace)
+    if job and not of_inspector:
+        raise NoTrace(f"no logs of NCCL's Inspector are in {short(trace)}")
     if of_inspector or (trace.is_dir() and not any(trace.iterdir())):
         raise typer.Exit(_collectives(trace, as_json=as_json))
-    with failing():
-        result = what_if(read_step_trace(trace))
+    result = what_if(read_step_trace(trace))
     if result.left_out:
         warn(f"left out {result.left_out} incomplete steps of {result.left_out + result.steps}")
     if as_json:
@@ -66,8 +64,7 @@ def stragglers(
 
 def _collectives(logs: Path, *, as_json: bool) -> int:
     """What the collectives' times say, and the exit code."""
-    with failing():
-        found = waits(read_logs(logs))
+    found = waits(read_logs(logs))
     if as_json:
         show_json(found)
     else:

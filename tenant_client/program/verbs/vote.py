@@ -11,7 +11,7 @@ from federation.base.sqlite import reporting
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.records.votes import Vote, Votes
-from tenant_client.program.verbs.console import Home, failing, journalled
+from tenant_client.program.verbs.console import Home, journalled
 
 
 def vote(
@@ -33,7 +33,7 @@ def vote(
     It leaves this machine only under a plan that counts votes, if your policy lists `part`: at most one a lease and
     week, as a part of a noisy sum over all tenants. The provider learns which leaf switches are suspect, not by whom.
     """
-    with failing(), reporting(), closing(open_database(journalled(home))) as connection:
+    with reporting(), closing(open_database(journalled(home))) as connection:
         unit = Journal(connection).find(lease)
         Votes(connection).cast(Vote(unit, now_hour() if at is None else at, (node, other), rail, why))
     say(f"pharoah-tenant: noted for {unit}: {node} and {other}")

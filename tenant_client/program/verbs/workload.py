@@ -20,7 +20,7 @@ from tenant_client.doctor.workload.compare import LACKING, compared, conclude, o
 from tenant_client.doctor.workload.describe import NothingToDescribe, describe_files
 from tenant_client.doctor.workload.descriptor import Descriptor, Nearest, nearest, own_sketch, rungs
 from tenant_client.doctor.workload.local_tokens import KEY_BYTES, local_key, local_ladder
-from tenant_client.program.verbs.console import Home, failing, warn
+from tenant_client.program.verbs.console import Home, warn
 
 Traces = Annotated[
     list[Path],
@@ -65,8 +65,7 @@ def describe(traces: Traces, home: Home, *, as_json: AsJson = False) -> None:
 
     In place of traces pass a lease, for what `run` has described of it.
     """
-    with failing():
-        descriptor = _stored(traces, home) or _described(traces)
+    descriptor = _stored(traces, home) or _described(traces)
     if as_json:
         show_json(
             {
@@ -124,9 +123,8 @@ def tokens(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: 
     Two workloads have equal local tokens if and only if their federation tokens are equal. Only the trustees can
     make federation tokens.
     """
-    with failing():
-        descriptor, known = _described(traces), _catalogue(catalogue, home)
-        ladder = local_ladder(rungs(descriptor, known), _key(home))
+    descriptor, known = _described(traces), _catalogue(catalogue, home)
+    ladder = local_ladder(rungs(descriptor, known), _key(home))
     near = nearest(own_sketch(descriptor), known)
     if as_json:
         show_json({**msgspec.structs.asdict(ladder), "nearest": near, "key": "local", "lacks": descriptor.lacks})
@@ -149,8 +147,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare two workloads: what their tokens tell the provider, and, for you alone, what differs."""
-    with failing():
-        one, other, known = _described([first]), _described([second]), _catalogue(catalogue, home)
+    one, other, known = _described([first]), _described([second]), _catalogue(catalogue, home)
     key = os.urandom(KEY_BYTES)
     equal = conclude(local_ladder(rungs(one, known), key), local_ladder(rungs(other, known), key))
     found = compared(one, other, equal)
@@ -178,10 +175,9 @@ def catalogue(
     pairs = [_pair(text) for text in named]
     if len(dict(pairs)) < len(pairs):
         raise typer.BadParameter("two traces have the same name")
-    with failing():
-        described = [(name, _described([Path(trace)])) for name, trace in pairs]
-        entries = tuple(CatalogueEntry(name, own_sketch(one).to_bytes()) for name, one in described)
-        write_catalogue(out, entries)
+    described = [(name, _described([Path(trace)])) for name, trace in pairs]
+    entries = tuple(CatalogueEntry(name, own_sketch(one).to_bytes()) for name, one in described)
+    write_catalogue(out, entries)
 
 
 def _pair(text: str) -> tuple[str, str]:
