@@ -7,12 +7,10 @@ from typing import Annotated
 import typer
 
 from federation.base.clock import now_hour
-from federation.base.console import AsJson, Console, Force, check_new
+from federation.base.console import AsJson, Force, check_new
 from federation.base.screen import say, show, show_json
 from simulation.run.bad_link import settle
 from simulation.run.processes import HeldHere, Places, founded, hold, homes, last_week
-
-_console = Console("pharoah-sim")
 
 
 def federation(

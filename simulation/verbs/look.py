@@ -7,11 +7,9 @@ from typing import Annotated
 import msgspec
 import typer
 
-from federation.base.console import AsJson, Console
+from federation.base.console import AsJson
 from federation.base.screen import show, show_json
 from simulation.cloud.scenario import load, names
-
-_console = Console("pharoah-sim")
 
 
 def scenarios() -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from federation.base.console import AsJson, Console, InputFile
+from federation.base.console import AsJson, InputFile
 from federation.base.screen import progress as progressing, show, show_json
 from simulation.replay.brca import replay_brca
 from simulation.replay.lives import Result
@@ -16,7 +16,6 @@ from simulation.replay.philly import replay_philly
 from simulation.replay.titan import replay_titan, replay_titan_holdout
 from simulation.replay.titan_times import replay_titan_times
 
-_console = Console("pharoah-sim")
 Seeds = Annotated[int, typer.Option(min=1, help="Repeat the round this many times, with fresh noise.")]
 Epsilon = Annotated[str, typer.Option(help="Privacy budget per unit, or 'none' for results without privacy.")]
 DataFolder = Annotated[

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from federation.base.clock import now_hour
-from federation.base.console import AsJson, Console, Force, check_new
+from federation.base.console import AsJson, Force, check_new
 from federation.base.screen import say, show, show_json
 from federation.base.visible import counted_as, json_text
 from federation.protocol.plan import HOURS_PER_WEEK
@@ -26,8 +26,6 @@ from simulation.run.play import Player
 from simulation.run.processes import homes
 
 PASSWORD_BYTES, SALT_BYTES = 12, 16
-
-_console = Console("pharoah-sim")
 
 
 def run(
