@@ -1,18 +1,21 @@
-"""What the project's own parts cost: the help, masks, noise, tokens and the codec, each beside a peer of the same run.
+"""What the project's own parts cost: the help, masks, noise, tokens, the codec and the learner, most beside a peer.
 
 Times are of one machine: compare them with the peer that is measured in the same run, not with those of another day.
 `codec` is CPU time, its peer msgpack alone, which builds untyped lists, checks nothing and knows of no signature.
 """
 
 import os
+import resource
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgpack
 import numpy as np
+from numpy.typing import NDArray
 
 from crypto import discrete_gaussian
 from crypto.codec import Message, decode, encode
@@ -20,9 +23,11 @@ from crypto.ids import Digest, EncodedElement, Nonce, RoundId
 from crypto.masking import MaskKey, mask_cells, sum_of_masks
 from crypto.signing import SigningKey
 from federation.protocol.directory import NOTHING_BEFORE, DirectoryEntry, Member
+from federation.protocol.life_table import Dimension, LifeTable
 from federation.protocol.noise import SystemSampler
 from federation.protocol.round_messages import Contribution, ContributionHeader
 from federation.protocol.seats import TrusteeRecord
+from provider_server.fleet.analysis.mismatch import find_mismatches
 from simulation.run.federation import make_group_key
 from simulation.run.streams import streams
 from simulation.studies.study import Figures, Only, Table, fastest, figures
@@ -150,6 +155,32 @@ def _decoded(message: Message) -> Figures:
     }
 
 
+def learner() -> Figures:
+    """A year of 500 workloads on 60 contexts, where versions of a workload may share a defect, learnt once."""
+    fours = ((first + np.arange(4), context) for first in range(0, 500, 4) for context in range(60))
+    kin = [np.ravel_multi_index((four, np.full(4, context)), (500, 60)) for four, context in fours]
+    return _learnt(500, 60, kin)
+
+
+def large_learner() -> Figures:
+    """The same of 2,000 workloads on 200 contexts, without kin: minutes."""
+    return _learnt(2_000, 200)
+
+
+def _learnt(workloads: int, contexts: int, kin: Sequence[NDArray[np.intp]] = ()) -> Figures:
+    rng, shape = np.random.default_rng(1), (workloads, contexts)
+    exposure = rng.gamma(0.5, 40_000, shape)
+    rate = np.exp(rng.normal(0, 0.4, (workloads, 1)) + rng.normal(0, 0.4, (1, contexts))) * 6.5 / 24_000
+    events = rng.poisson(exposure * rate * np.where(rng.random(shape) < 0.02, 8.0, 1.0)) + rng.laplace(0, 2.5, shape)
+    named = zip(("workload", "context"), shape, strict=True)
+    dimensions = tuple(Dimension(name, tuple(map(str, range(levels)))) for name, levels in named)
+    table = LifeTable(dimensions, events, exposure, np.ones(shape), np.full(shape, 12.5))
+    began = time.process_time()
+    find_mismatches(table, groups=kin)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB, of all that this process has run
+    return {"cpu_s": time.process_time() - began, "peak_gb": peak / 2**20}
+
+
 def run(only: Only = None) -> Table:
-    """What masks, noise, tokens, the codec and the help cost, each beside a peer."""
-    return figures(only, help_seconds, masking, noise, tokens, codec)
+    """What masks, noise, tokens, the codec, the help and the learner cost, most beside a peer."""
+    return figures(only, help_seconds, masking, noise, tokens, codec, learner, large_learner)

@@ -44,7 +44,7 @@ STUDIES = (
     Study("aggregation", "What does a secure sum cost, beside Flower's SecAgg+?", "aggregation"),
     Study("scale", "What does a round cost each party as tenants and cells grow?", "scale"),
     Study("check", "How fast are checks of the online service, and what do idle streams cost?", "check"),
-    Study("cost", "What do masks, noise, tokens, the codec and the help cost?", "cost"),
+    Study("cost", "What do masks, noise, tokens, the codec, the help and the learner cost?", "cost"),
     Study("diagnosis", "How often are causes found in jobs made to fail and in labelled logs?", "diagnosis.study"),
     Study("labelled-logs", "How often are causes found in other labelled logs?", "diagnosis.logs"),
     Study(
