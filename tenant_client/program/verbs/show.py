@@ -181,7 +181,8 @@ def _lines(found: ShownJob) -> Iterator[str]:
     yield f"{what} attempt {found.attempt}: {found.state}{ran}{steps}, began {began:%Y-%m-%d %H:%M:%S}"
     yield from (f"  {line}" for line in _cause_lines(found))
     yield from (f"  {line}" for line in _finding_lines(found.evidence))
-    yield from (f"  line: {line}" for line in found.evidence.lines[:_MOST_LINES])
+    spoken = [line for line in found.evidence.lines if any(map(str.isalpha, line))]  # no carets under a frame
+    yield from (f"  line: {line}" for line in spoken[:_MOST_LINES])
     yield from (f"  {line}" for line in _precedent_lines(found.precedents))
     if found.both_sides is not None:
         yield f"  over both sides: {found.both_sides.sentence}"
