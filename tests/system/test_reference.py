@@ -37,7 +37,8 @@ def test_manual_pages_tell_every_verb_and_no_line_is_taken_for_a_request(generat
 def test_every_verb_setting_and_message_has_words(generate: ModuleType) -> None:
     pages = generate.pages()
     assert (
-        "| `JOB` | The job, or the start of its name (see `jobs`). Also `PHAROAH_LEASE`. |  |" in pages["commands.md"]
+        "| `JOB` | The job, or the start of its name (see `jobs`); by default the newest. Also `PHAROAH_LEASE`. |  |"
+        in pages["commands.md"]
     )
     assert "| `epsilon` | `PHAROAH_PLAN_EPSILON` | float above 0 | `1.0` |" in pages["settings.md"]
     assert "`pharoah/hint/1`" in pages["messages.md"]
