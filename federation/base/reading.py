@@ -106,7 +106,7 @@ class CappedReader:
     """Bytes of one input, counted; SourceError where the file is broken or longer than the cap.
 
     `is_member` says that it is one of a folder or an archive; `plain` is a file that holds just these bytes, or None.
-    `is_cut` says that a packed file ended before its end: with `up_to_cut` that is no error.
+    With `up_to_cut` a packed file that ends before its end is no error, and `is_cut` says so.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class CappedReader:
         plain: Path | None = None,
         up_to_cut: bool = False,
     ) -> None:
-        self.is_cut = False
+        self._is_cut = False
         self._up_to_cut = up_to_cut
         self._inner = inner
         self.file = file
@@ -128,6 +128,11 @@ class CappedReader:
         self.position = 0
         self._cap_bytes = cap_bytes
         self._peeked = b""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether this, or what it is unpacked or recoded from, ended before its end."""
+        return self._is_cut or bool(getattr(self._inner, "is_cut", False))
 
     def peek(self) -> bytes:
         """The first bytes, to be read again; only before the first `read`."""
@@ -166,7 +171,7 @@ class CappedReader:
         except EOFError as error:
             if not self._up_to_cut:
                 raise SourceError(self.file, self.position, f"cannot be unpacked or read further: {error}") from error
-            self.is_cut = True
+            self._is_cut = True
             return b""
         except _BROKEN as error:
             raise SourceError(self.file, self.position, f"cannot be unpacked or read further: {error}") from error
@@ -212,6 +217,11 @@ def of_form(
     if others:
         more = f", and {counted_as(len(others) - 1, 'further file')}" if len(others) > 1 else ""
         left_out(f"left out: {others[0].file}{more}: not {wanted}")
+
+
+def beginning(reader: CappedReader, limits: ReadLimits, most_bytes: int) -> str:
+    """At most so many bytes of an input, as text without carriage returns."""
+    return reader.read(min(most_bytes, limits.total_bytes)).decode("utf-8", "replace").replace("\r", "")
 
 
 def form_of(head: bytes) -> str:
@@ -335,10 +345,15 @@ def _member(outer: str, name: str, inner: IO[bytes], limits: ReadLimits, layers:
 class _Recoded:
     """UTF-16 as UTF-8."""
 
-    def __init__(self, inner: Readable, encoding: str) -> None:
+    def __init__(self, inner: CappedReader, encoding: str) -> None:
         self._inner = inner
         self._decoder = codecs.getincrementaldecoder(encoding)("replace")
         self._ready = b""
+
+    @property
+    def is_cut(self) -> bool:
+        """That of the bytes."""
+        return self._inner.is_cut
 
     def read(self, size: int, /) -> bytes:
         """Up to `size` bytes, fewer only at the end."""

@@ -43,7 +43,7 @@ from provider_server.fleet.monitor_events import rows_of
 
 SCHEMA = {"node": pl.String, "start_h": pl.Float64, "end_h": pl.Float64, "kind": pl.String}
 UNKNOWN = "unknown"
-YEAR_2000_H, LATEST_H = 262_968.0, LATEST_S / 3600
+YEAR_1980_H, LATEST_H = 87_648.0, LATEST_S / 3600  # the list of Los Alamos begins in 1996
 _TIME = re.compile(rb"\b(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?) ?(Z|[+-]\d\d:?\d\d)?")
 _MOST_LOOKED_AT = 1 << 24
 _OPEN_END = r"^(?:0001|9999)-"
@@ -161,8 +161,8 @@ def _rows(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     if PLACE not in rows.columns:
         rows = rows.with_row_index(PLACE, offset=1)
     backwards = (rows["end_h"] < rows["start_h"]).fill_null(value=False)
-    is_of_today = float(rows["start_h"].median() or 0.0) > YEAR_2000_H  # type: ignore[arg-type]
-    elsewhen = rows["start_h"].is_between(YEAR_2000_H, LATEST_H).not_() & is_of_today
+    is_of_today = float(rows["start_h"].median() or 0.0) > YEAR_1980_H  # type: ignore[arg-type]
+    elsewhen = rows["start_h"].is_between(YEAR_1980_H, LATEST_H).not_() & is_of_today
     told = rows.rows(named=True) if (backwards | elsewhen).any() else []
 
     def complaint(row: int) -> str:
@@ -179,7 +179,7 @@ def _shown(hour: float | None) -> str:
     """An hour as a person reads it: a time, or of a trace its number."""
     if hour is None:
         return "no end"
-    time = moment(hour * 3600) if hour > YEAR_2000_H else None
+    time = moment(hour * 3600) if hour > YEAR_1980_H else None
     return f"{time:%Y-%m-%dT%H:%MZ}" if time else f"hour {hour:g}"
 
 

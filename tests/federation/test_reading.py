@@ -397,6 +397,15 @@ def test_of_a_packed_file_that_is_cut_off_all_that_there_is_can_be_read(
         assert (one.read(), one.is_cut) == (data, False)
 
 
+def test_a_cut_is_told_through_a_recoding(tmp_path: Path) -> None:
+    whole = gzip.compress("one line\n".encode("utf-16") * 9_000)
+    (tmp_path / "a.log").write_bytes(whole[:-40])
+    with open_inputs(tmp_path / "a.log", ReadLimits(up_to_cut=True)) as inputs:
+        (one,) = inputs
+        assert one.read().startswith(b"one line\n")
+        assert one.is_cut
+
+
 # ---- lines ---------------------------------------------------------------------------------------------------------
 
 

@@ -65,6 +65,12 @@ def test_times_are_hours_or_iso_with_and_without_a_zone(tmp_path: Path) -> None:
     assert found.rows() == [("c", 1.5, None, "y/z"), ("a", 12.5, 13.0, "x"), ("b", 24.0, 25.0, "unknown")]
 
 
+def test_outages_of_the_last_century_are_outages(tmp_path: Path) -> None:
+    later = "b,2003-01-01T00:00Z,2003-01-02T00:00Z,x\n" * 3
+    found = read_outages(written(tmp_path, f"{HEADER}a,1996-06-01T00:00Z,1996-06-02T00:00Z,x\n{later}"))
+    assert (found.rows.height, found.left_out) == (4, ())
+
+
 def test_large_numbers_are_seconds_or_milliseconds_since_1970_and_what_is_neither_is_no_time(tmp_path: Path) -> None:
     text = HEADER + "h,495000,495001,x\ns,1782000000,1782003600.5,x\nm,1782000000000,,x\nodd,50000000,,x\n"
     read = read_outages(written(tmp_path, text))

@@ -146,6 +146,16 @@ def test_what_nothing_reads_is_refused_by_the_name_of_its_form(data: bytes, form
 # ---- traces ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("end", "code"), [("KeyError: 'x'", 0), ("bye", 3)])
+def test_a_packed_log_that_is_cut_off_is_read_to_the_cut(end: str, code: int, tmp_path: Path) -> None:
+    lines = ["Traceback (most recent call last):", '  File "a.py", line 1, in <module>', "    go()"] * (code == 0)
+    data = "\n".join(["starting", *lines, end, ""]).encode()
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(data + random.Random(1).randbytes(9_000).hex().encode())[:-2_000])
+    done = run("diagnose", tmp_path / "a.log.gz")
+    assert done.exit_code == code
+    assert "cut off here; what comes before was read" in done.stderr
+
+
 def test_what_stands_beside_a_trace_is_named_and_left_out() -> None:
     result = run("workload", "describe", WILD / "et_with_resources.tar.gz")
     assert result.exit_code == 0

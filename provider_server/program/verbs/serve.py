@@ -17,12 +17,7 @@ from federation.base.screen import show, show_json
 from federation.protocol.enrolment import host_of
 from provider_server.program import service
 from provider_server.program.operations.preflight import looked_at
-from provider_server.program.verbs.console import (
-    Database,
-    Home,
-    LogFormat,
-    required,
-)
+from provider_server.program.verbs.console import Database, Home, LogFormat, required
 from provider_server.rounds import home as homes
 from provider_server.rounds.home import founded
 from provider_server.rounds.provider import Provider

@@ -25,7 +25,7 @@ import msgspec
 
 from federation.base.foreign import MALFORMED
 from federation.base.hostlist import hostlist
-from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
+from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, beginning
 from federation.base.slurm_nodes import events_of, events_told
 from federation.base.visible import counted_as
 from federation.protocol.toml_tables import convert, loads, shipped
@@ -366,5 +366,5 @@ def _table() -> _Table:
 
 
 def _text(reader: CappedReader, limits: ReadLimits) -> str:
-    text = reader.read(min(_MOST_BYTES, limits.total_bytes)).decode("utf-8", "replace").replace("\r", "")
+    text = beginning(reader, limits, _MOST_BYTES)
     return text.lstrip() if text.lstrip()[:1] == "{" else text  # columns keep their places

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
+from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, beginning
 from tenant_client.doctor.sources import elastic
 
 _MOST_BYTES, _MOST_FRAMES, _MOST_STACKS, _LETTERS = 1 << 24, 256, 4096, 200
@@ -74,7 +74,7 @@ def looks_like(head: str) -> bool:
 
 def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[Stack]:
     """The stacks of a file; of one whose name tells a rank the first process alone, since others are its helpers."""
-    text = reader.read(min(_MOST_BYTES, limits.total_bytes)).decode("utf-8", "replace").replace("\r", "")
+    text = beginning(reader, limits, _MOST_BYTES)
     yield from stacks_in(text, reader.file)
 
 

@@ -245,7 +245,7 @@ SUMMED_UP = re.compile(
     r"|\bNumber of trials: \d+(?:/\d+)? \((?:\d+ ERROR, )?[1-9]\d* TERMINATED\)"
     r"|(?i:\b(?:successful|succeeded|completed|finished) (?:requests|trials|prompts|queries)\W{1,60}[1-9])"
     r"|(?i:^(?:.{0,60}[\]|:-] )?\W{0,4}(?:the )?best (?:trial|(?:hyper-?)?param\w*|config\w*)\b)"
-    r"|(?i:^\W{0,4}(?:\S{1,30} )?job\b.{0,60}\bsucceeded\W*$)|\bJobState=COMPLETED\b"
+    r"|(?i:^(?!.*\b\d+ ?(?:of|/) ?\d)\W{0,4}(?:\S{1,30} )?job\b.{0,60}\bsucceeded\W*$)|\bJobState=COMPLETED\b"
     r"|['\"]train_runtime['\"]: |^\*{3,} (?:train|eval) metrics \*{3,}"
 )
 ENDED_BADLY = re.compile(r"(?i)\bexit(?:s|ed)?(?: with)?(?: return)?(?: code| status)?\W{1,3}[1-9]")

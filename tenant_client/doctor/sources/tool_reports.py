@@ -25,7 +25,7 @@ from typing import Literal
 
 import msgspec
 
-from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
+from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, beginning
 from federation.base.visible import counted_as
 from federation.protocol.toml_tables import BadTable, convert, loads, shipped
 from tenant_client.doctor.sources.evidence import Evidence, NoFault, Role
@@ -57,14 +57,13 @@ _COUNTER = re.compile(r"\[(\w{1,60}) == (\d{1,20})")
 _INFO = re.compile(r'\s*Link info:.{0,200}?==>\s+0x\w+\s+\d+\s+(?P<port>\d+)\[.{0,20}?\] "(?P<other>[^"]{1,200})"')
 
 
-@dataclass(frozen=True)
-class Tool:
-    """A tool by its name; whether a file begins with its report, and how that is taken apart."""
+class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool by its name; what a file begins with that is its report, and how that is taken apart."""
 
     name: str
     begins: str
-    form: str
-    of: str = "GPU"
+    form: Literal["json", "xml", "csv", "box", "list", "lines", "metrics", "ibqueryerrors"]
+    of: Literal["GPU", "NPU", "link", "port", "node"] = "GPU"
     device: str = ""
     part: str = ""
     line: str = ""
@@ -124,7 +123,7 @@ def looks_like(head: str) -> bool:
 
 def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[Evidence | NoFault]:
     """The faults of each device, those that say most first; where there is none, what was looked at."""
-    text = reader.read(min(_MOST_BYTES, limits.total_bytes)).decode("utf-8", "replace").replace("\r", "")
+    text = beginning(reader, limits, _MOST_BYTES)
     tool = tool_of(text[: 16 << 10])
     if tool is None:
         return
@@ -373,17 +372,6 @@ def _of_row(device: str, line: str, number: int) -> Iterator[Value]:
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
-class _ToolRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
-    begins: str
-    form: Literal["json", "xml", "csv", "box", "list", "lines", "metrics", "ibqueryerrors"]
-    of: Literal["GPU", "NPU", "link", "port", "node"]
-    device: str = ""
-    part: str = ""
-    line: str = ""
-    only_faults: bool = False
-
-
 class _FaultRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reason: str
     key: str | None = None
@@ -395,7 +383,7 @@ class _FaultRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    tool: tuple[_ToolRow, ...]
+    tool: tuple[Tool, ...]
     fault: tuple[_FaultRow, ...]
 
 
@@ -412,8 +400,7 @@ def _table() -> _Table:
 
 @cache
 def _tools() -> tuple[tuple[Tool, re.Pattern[str]], ...]:
-    rows = (Tool(**msgspec.structs.asdict(row)) for row in _table().tool)
-    return tuple((tool, re.compile(tool.begins)) for tool in rows)
+    return tuple((tool, re.compile(tool.begins)) for tool in _table().tool)
 
 
 @cache

@@ -54,6 +54,8 @@ def diagnose(
     lessons, rules = load_lessons(home / "lessons.json"), load_rules(home / FILE)
     for fault in gathered.faults:
         warn(str(fault), "" if Path(fault.file).exists() else _NO_FILE)
+    for cut in gathered.cut:
+        warn(str(cut), "copy it again if there is more of it")
     if gathered.left_out:
         more = len(gathered.left_out) - 1
         warn(f"left out: {gathered.left_out[0]}" + (f"; and {counted_as(more, 'further file')}" if more else ""))
