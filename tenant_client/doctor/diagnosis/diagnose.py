@@ -158,15 +158,15 @@ class Diagnosis:
 class Gathered:
     """The content of the files: evidence in file order, files with faults, and lines without a matching cue.
 
-    Files that are `cut` count as far as they go. Flight recorder dumps are analysed together, and so are RAS answers:
-    their evidence comes last. `taken_for` says of each log what it was read as, `no_faults` what a file without a fault
-    says, `heads` how the first logs begin.
+    A file that is `cut` has that fault, and counts as far as it goes. Flight recorder dumps are analysed together, and
+    so are RAS answers: their evidence comes last. `taken_for` says of each log what it was read as, `no_faults` what a
+    file without a fault says, `heads` how the first logs begin.
     """
 
     evidence: list[Evidence] = field(default_factory=list)
     faults: list[SourceError] = field(default_factory=list)
     left_out: list[SourceError] = field(default_factory=list)
-    cut: list[SourceError] = field(default_factory=list)
+    cut: set[str] = field(default_factory=set)
     leftovers: dict[str, Leftover] = field(default_factory=dict)
     taken_for: dict[str, str] = field(default_factory=dict)
     dumps: list[Dump] = field(default_factory=list)
@@ -274,7 +274,10 @@ def _take(reader: CappedReader, limits: ReadLimits, formats: Sequence[Format], g
         for found in form.read(reader, limits):
             gathered.take(reader.file, found)
         if reader.is_cut:
-            gathered.cut.append(SourceError(reader.file, reader.position, "cut off here; what comes before was read"))
+            gathered.cut.add(reader.file)
+            gathered.faults.append(
+                SourceError(reader.file, reader.position, "cut off here; what comes before was read")
+            )
     except NotOfAJob as fault:
         del gathered.taken_for[reader.file]
         return fault

@@ -54,12 +54,11 @@ def diagnose(
     lessons, rules = load_lessons(home / "lessons.json"), load_rules(home / FILE)
     for fault in gathered.faults:
         warn(str(fault), "" if Path(fault.file).exists() else _NO_FILE)
-    for cut in gathered.cut:
-        warn(str(cut), "copy it again if there is more of it")
     if gathered.left_out:
         more = len(gathered.left_out) - 1
         warn(f"left out: {gathered.left_out[0]}" + (f"; and {counted_as(more, 'further file')}" if more else ""))
-    if not gathered.evidence and (gathered.faults or (gathered.left_out and not gathered.taken_for)):
+    unread = [fault for fault in gathered.faults if fault.file not in gathered.cut]
+    if not gathered.evidence and (unread or (gathered.left_out and not gathered.taken_for)):
         raise typer.Exit(2)
     diagnosis = explain(gathered, lessons)
     unknown = diagnosis.reason == "unknown"
