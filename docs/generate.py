@@ -59,7 +59,7 @@ from provider_server.program.verbs import (
 from provider_server.rounds import own_events
 from provider_server.rounds.intake import lease_events, lines
 from provider_server.rounds.settings import ProviderSettings
-from simulation.judge import score
+from simulation.judge import score, sweep
 from simulation.replay import brca, lung, lung_times, philly, titan, titan_times
 from simulation.run import processes
 from simulation.studies import (
@@ -200,6 +200,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider findings expectations": provider_expectations.ExpectationsView,
     "pharoah-provider findings list": list[findings.FindingRow],
     "pharoah-sim run": score.Summary,
+    "pharoah-sim sweep": sweep.SweepResult,
     "pharoah-sim federation": processes.HeldHere,
     "pharoah-sim status": look.RunStatus,
     "pharoah-sim replay titan": titan.TitanResult,

@@ -13,7 +13,14 @@ app = CommandLine(
     name="pharoah-sim",
     help="Run the real federation on a simulated cloud with known truth, or on public data sets.",
 )
-for place in ("run.run", "federation.federation", "federation.bad_link", "look.scenarios", "look.status"):
+for place in (
+    "run.run",
+    "sweep.sweep",
+    "federation.federation",
+    "federation.bad_link",
+    "look.scenarios",
+    "look.status",
+):
     add_later(app, f"{VERBS}.{place}")
 replay = group("replay", "Run the federation on real data and compare with the pooled analysis.")
 for name in ("titan", "philly", "lung", "brca"):

@@ -2,10 +2,13 @@
 
 A scenario fixes structure only (how many tenants, workloads, contexts and weeks; which rates to aim at); who runs what
 and what fails is drawn from it with a generator. Those that come with Pharoah are `scenarios/*.toml`; `load` reads
-these by name and anything else by path. Every key must be present and within its range; an unknown key is refused.
+these by name and anything else by path, with some keys changed. Every key must be present and within its range; an
+unknown key is refused.
 
     >>> load("quickstart").weeks
     13
+    >>> load("quickstart", {"epsilon": 0.5}).epsilon
+    0.5
     >>> names()
     ('hyperscale', 'quickstart', 'regional', 'standard', 'tiny')
 """
@@ -16,6 +19,7 @@ from itertools import pairwise
 from math import log2
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -23,7 +27,7 @@ from crypto.codec import Number
 from crypto.errors import PharoahError
 from federation.protocol.causes import Domain
 from federation.protocol.plan import Mechanism
-from federation.protocol.toml_tables import convert, loads
+from federation.protocol.toml_tables import NOTHING, convert, loads
 
 _FOLDER = resources.files(__package__) / "scenarios"
 # A larger share of job-weeks with a counted infrastructure failure would need job-weeks that fail many times over.
@@ -188,20 +192,32 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(file.removesuffix(".toml") for file in files if file.endswith(".toml")))
 
 
-def load(name_or_path: str | Path) -> Scenario:
-    """The scenario of that name, or the one in that file; ScenarioError where it is missing, unreadable or invalid."""
+def load(name_or_path: str | Path, changes: Mapping[str, Any] = NOTHING) -> Scenario:
+    """The scenario of that name, or the one in that file, with other values for some of its keys.
+
+    `changes` maps keys to values as TOML has them; `table.key` is a key of a table. ScenarioError where the scenario is
+    missing, unreadable or invalid.
+    """
     if name_or_path in names():
-        return parse(_FOLDER.joinpath(f"{name_or_path}.toml").read_text(encoding="utf-8"), f"{name_or_path}.toml")
+        return parse(
+            _FOLDER.joinpath(f"{name_or_path}.toml").read_text(encoding="utf-8"), f"{name_or_path}.toml", changes
+        )
     path = Path(name_or_path)
     if not path.is_file():
         raise ScenarioError(f"no scenario {str(name_or_path)!r}", hint=f"use one of {', '.join(names())}, or a file")
     try:
-        return parse(path.read_text(encoding="utf-8"), str(path))
+        return parse(path.read_text(encoding="utf-8"), str(path), changes)
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"cannot read {path}: {error}") from error
 
 
-def parse(text: str, file: str) -> Scenario:
+def parse(text: str, file: str, changes: Mapping[str, Any] = NOTHING) -> Scenario:
     """A scenario from TOML; `file` appears in messages and, without folder and suffix, as the scenario's name."""
-    given = {"name": Path(file).stem}
-    return convert(loads(text, file, ScenarioError), Scenario, file, ScenarioError, given)
+    read = loads(text, file, ScenarioError)
+    for key, value in changes.items():
+        table, _, inner = key.rpartition(".")
+        within = read.get(table) if table else read
+        if not isinstance(within, dict):
+            raise ScenarioError(f"{file} has no table {table!r}")
+        within[inner] = value
+    return convert(read, Scenario, file, ScenarioError, {"name": Path(file).stem})

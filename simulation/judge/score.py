@@ -29,6 +29,7 @@ from simulation.judge.user_loop import Trial, learning_weeks, world_of
 from simulation.run.engines import Engine
 from simulation.run.play import Played
 
+META_PER_1000_NODE_DAYS = 6.5  # Kokolis et al., "Revisiting Reliability in Large-Scale ML Research Clusters", 2024
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -61,6 +62,7 @@ class Summary(Span):
     seed: int
     tenants: int
     job_weeks: int
+    failures_per_1000_node_days: float
     rounds: int
     epsilon: float
     delta: float
@@ -96,7 +98,8 @@ class Judge:
         self._scenario = played.cloud.scenario
         self._workload_of_row = _workload_of_row(played)
         self._context_of, self._level_of = _readings(played)
-        self._true_rates = _true_rates(played)
+        self._expected = _expected(played)
+        self._true_rates = {key: events / hours for key, (events, hours) in self._expected.items() if hours > 0}
 
     def outcome(self, seed: int, began: float, engine: Engine, tell: Callable[[str], None] = lambda _: None) -> Outcome:
         """The whole outcome of a run that `began` at that monotonic time, JSON-compatible (docs/simulation.md).
@@ -116,6 +119,7 @@ class Judge:
             "to": _date(played.end_hour),
             "tenants": scenario.tenants,
             "job_weeks": played.job_weeks,
+            "failures_per_1000_node_days": self._failures_per_1000_node_days(),
             "rounds": len(played.releases),
             "epsilon": scenario.epsilon,
             "delta": scenario.delta,
@@ -150,6 +154,11 @@ class Judge:
             float(np.mean(errors)),
             float(np.mean(covered)),
         )
+
+    def _failures_per_1000_node_days(self) -> float:
+        """Expected infrastructure failures of all leases; a node has a lease while it works."""
+        events, hours = np.sum(list(self._expected.values()), axis=0)
+        return float(24_000 * events / hours)
 
     def _learn(self, engine: Engine, tell: Callable[[str], None]) -> "_Others":
         """Learns what no tenant was told; most of the judge's time."""
@@ -338,8 +347,8 @@ def _readings(played: Played) -> tuple[dict[str, int], dict[str, tuple[int, int]
     return contexts, levels
 
 
-def _true_rates(played: Played) -> Mapping[tuple[int, int, str], float]:
-    """Expected infrastructure failures per node-hour, by context, level and band, of the leases that ran."""
+def _expected(played: Played) -> Mapping[tuple[int, int, str], Floats]:
+    """Expected infrastructure failures, and node-hours, by context, level and band, of the leases that ran."""
     hazard = played.cloud.hazard
     edges = played.federation.provider.settings.band_edges_hours
     own = {lease.lease: (played.workload_of[name], *played.place_of[name]) for name, lease in played.leases.items()}
@@ -350,7 +359,7 @@ def _true_rates(played: Played) -> Mapping[tuple[int, int, str], float]:
     for row, (place, levels) in enumerate(zip(context, level, strict=True)):
         for band in range(expected.shape[1]):
             totals[int(place), int(levels), str(band)] += (expected[row, band], slices.node_hours[row, band])
-    return {key: float(events / hours) for key, (events, hours) in totals.items() if hours > 0}
+    return totals
 
 
 def _date(hour: int) -> str:

@@ -1,4 +1,4 @@
-"""The options of verbs whose work is done side by side."""
+"""Options that verbs of the simulation share."""
 
 from typing import Annotated
 
@@ -12,4 +12,12 @@ EngineKind = Annotated[
 Address = Annotated[
     str | None,
     typer.Option(help="Of a Ray cluster, host:port; without it Ray starts on this machine.", show_default=False),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Another value for a key of the scenario.", show_default=False),
+]
+NoiseSeed = Annotated[
+    int | None,
+    typer.Option(help="Insecure: keys and noise from a seed, so that figures repeat bit by bit.", show_default=False),
 ]

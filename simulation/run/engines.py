@@ -90,6 +90,14 @@ class Processes:
             pool.shutdown(cancel_futures=True)
 
 
+class Here:
+    """In this process, one piece after the other: for work that is one of many itself."""
+
+    def map(self, work: Callable[[S, T], R], shared: S, items: Sequence[T]) -> Iterator[R]:
+        """`work(shared, item)` for each item, in order."""
+        return (work(shared, item) for item in items)
+
+
 _inherited: tuple[Callable[[Any, Any], Any], Any] | None = None
 
 

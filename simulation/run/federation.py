@@ -13,6 +13,7 @@ from pathlib import Path
 from crypto import threshold
 from crypto.ids import EncodedElement, VerifyKey
 from crypto.masking import MaskKey
+from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
 from federation.base.key_files import read_key
 from federation.protocol.directory import NOTHING_BEFORE, DirectoryEntry, Member
@@ -53,21 +54,22 @@ def found(
     settings: PlanSettings,
     policy: Mapping[str, object],
     sampler: NoiseSampler | None = None,
+    random_bytes: RandomBytes = os.urandom,
 ) -> Federation:
     """Founds a federation below `root`, which must be empty; `policy` is written into every tenant's policy.toml."""
     homes = [root / "tenants" / f"{number:03d}" for number in range(tenants)]
-    members = [create(home, os.urandom, 0.0) for home in homes]
+    members = [create(home, random_bytes, 0.0) for home in homes]
     provider_home = root / "provider"
-    create_provider(provider_home, ["localhost"], os.urandom, datetime.now(UTC))
+    create_provider(provider_home, ["localhost"], random_bytes, datetime.now(UTC))
     (provider_home / "provider.toml").write_text(_plan_table(settings))
     provider_key = SigningKey(read_key(provider_home / "signing.key"))
-    shares, group = make_group_key()
-    keys = [(SigningKey.generate(os.urandom), MaskKey.generate(os.urandom)) for _ in shares]
+    shares, group = make_group_key(random_bytes)
+    keys = [(SigningKey.generate(random_bytes), MaskKey.generate(random_bytes)) for _ in shares]
     records = [_record(group, share.index, *key) for share, key in zip(shares, keys, strict=True)]
     entry = founding_entry(provider_key.public, group, records, settings.weeks_per_epoch, members)
     founding = provider_key.sign(entry)
     trustees = tuple(
-        Trustee(share, *key, [founding], _new(root / "trustees" / f"{share.index}.db"), os.urandom, TrusteeLimits())
+        Trustee(share, *key, [founding], _new(root / "trustees" / f"{share.index}.db"), random_bytes, TrusteeLimits())
         for share, key in zip(shares, keys, strict=True)
     )
     for home in homes:
@@ -75,15 +77,15 @@ def found(
         (home / "policy.toml").write_text("".join(f"{key} = {_toml(value)}\n" for key, value in policy.items()))
     store = Store(provider_home / "provider.db")
     store.add_entry(0, founding)
-    provider = Provider(provider_key, read_key(provider_home / "context.key"), settings, store, os.urandom)
+    provider = Provider(provider_key, read_key(provider_home / "context.key"), settings, store, random_bytes)
     drawn = sampler or SystemSampler()
-    opened = tuple(open_tenant(home, trustees, os.urandom, drawn) for home in homes)
+    opened = tuple(open_tenant(home, trustees, random_bytes, drawn) for home in homes)
     return Federation(provider, open_publisher(provider_home, store), trustees, opened)
 
 
-def make_group_key() -> tuple[list[threshold.KeyShare], threshold.GroupKey]:
+def make_group_key(random_bytes: RandomBytes = os.urandom) -> tuple[list[threshold.KeyShare], threshold.GroupKey]:
     """The trustees' distributed key generation, all of it in one place: every trustee deals, verifies, and adds."""
-    dealings = {dealer: threshold.deal(THRESHOLD, TRUSTEES, os.urandom) for dealer in range(1, TRUSTEES + 1)}
+    dealings = {dealer: threshold.deal(THRESHOLD, TRUSTEES, random_bytes) for dealer in range(1, TRUSTEES + 1)}
     commitments = {dealer: dealing.commitments for dealer, dealing in dealings.items()}
     shares = [
         threshold.combine_dealings(

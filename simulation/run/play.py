@@ -1,10 +1,11 @@
 """Plays a scenario week by week: the cloud runs, the federation holds its round, and the outcome is kept for the judge.
 
-The seed fixes the cloud (who runs what, what fails). Keys and noise always come from the system's generator, so two
-runs of one seed differ only in noise.
+The seed fixes the cloud (who runs what, what fails). Keys and noise come from the system's generator unless a seed of
+their own is given, so two runs of one seed differ only in noise.
 """
 
 import hashlib
+import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,7 @@ from simulation.cloud.hardware import fleet, label
 from simulation.cloud.profiles import WorkloadProfile
 from simulation.cloud.scenario import Scenario
 from simulation.run.federation import Federation, found
+from simulation.run.insecure import InsecureRepeatable
 from simulation.run.local_grid import LocalGrid, local_task
 from tenant_client.doctor.records.journal import Failure
 from tenant_client.doctor.workload.descriptor import Descriptor, own_sketch
@@ -96,15 +98,24 @@ def settings_of(scenario: Scenario, start_week: int = 0) -> PlanSettings:
 class Player:
     """One run of a scenario below `root`; iterate over `weeks`, then ask for what was `played`.
 
-    `start_week`, counted from 1970, dates it and changes nothing of what happens.
+    `start_week`, counted from 1970, dates it and changes nothing of what happens. `insecure` makes keys and noise that
+    repeat.
     """
 
-    def __init__(self, scenario: Scenario, seed: int, root: Path, start_week: int = 0) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        root: Path,
+        start_week: int = 0,
+        insecure: InsecureRepeatable | None = None,
+    ) -> None:
         self.scenario = scenario
         self.cloud = world.build_cloud(scenario, np.random.default_rng(seed))
         self._start_hour = start_week * HOURS_PER_WEEK
         settings = settings_of(scenario, start_week)
-        self._federation = found(root, scenario.tenants, settings, _policy(scenario))
+        drawn = insecure.random_bytes if insecure else os.urandom
+        self._federation = found(root, scenario.tenants, settings, _policy(scenario), insecure, drawn)
         keep(root / "provider", fleet(self.cloud, self._start_hour))
         self._workloads = [_descriptor(profile) for profile in self.cloud.workloads]
         self._leases: dict[str, Lease] = {}

@@ -11,10 +11,12 @@ from federation.base.console import AsJson
 from federation.base.screen import show, show_json
 from simulation.cloud.scenario import load, names
 
+ORDER = ("regional", "hyperscale", "standard", "quickstart", "tiny")  # those that fail as real clouds do first
+
 
 def scenarios() -> None:
     """List the scenarios that come with the program."""
-    for name in names():
+    for name in sorted(names(), key=ORDER.index):
         show(f"{name:<12} {load(name).title}")
 
 

@@ -10,29 +10,28 @@ from typing import Annotated, Any
 
 import typer
 
-from federation.base.clock import now_hour
 from federation.base.console import AsJson, Force, check_new
 from federation.base.screen import say, show, show_json
 from federation.base.visible import counted_as, json_text
-from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.program.pages.login import set_password
-from simulation.cloud.scenario import load
+from simulation.cloud.scenario import ScenarioError
 from simulation.judge.report import write_report
-from simulation.judge.score import Judge, Outcome
+from simulation.judge.score import META_PER_1000_NODE_DAYS, Outcome
+from simulation.judge.sweep import grid_of, outcome_of, runs_of
 from simulation.run import engines
-from simulation.run.engine_options import Address, EngineKind
+from simulation.run.engine_options import Address, EngineKind, NoiseSeed, Set
 from simulation.run.engines import Kind
-from simulation.run.play import Player
 from simulation.run.processes import homes
 
 PASSWORD_BYTES, SALT_BYTES = 12, 16
+FEW = 1000  # job-weeks
 
 
 def run(
     scenario: Annotated[str, typer.Option(help="Name of a scenario, or a TOML file.")] = "quickstart",
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the cloud. Keys and noise are always fresh, so figures vary.")
-    ] = 0,
+    set_: Set = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the cloud. Keys and noise are fresh, so figures vary.")] = 0,
+    noise_seed: NoiseSeed = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for outcome.json, report.html and all homes.", show_default=False)
     ] = None,
@@ -48,18 +47,14 @@ def run(
     def tell(what: str) -> None:
         say(f"{time.monotonic() - began:5.1f} s  {what}")
 
+    cells = grid_of(set_ or [])
+    if len(cells) > 1:
+        raise ScenarioError("one run has one value for each key", hint="`pharoah-sim sweep` plays a grid")
+    (one,) = runs_of(scenario, cells, [seed], noise_seed)
     tell(f"scenario {scenario}, seed {seed}")
     check_new(out, force=force)
-    loaded = load(scenario)
     with engines.engine(engine, address) as side_by_side, homes(out) as root:
-        player = Player(loaded, seed, root, int(now_hour() // HOURS_PER_WEEK) - loaded.weeks)
-        tell(f"made keys and homes of {loaded.tenants} tenants")
-        try:
-            for week in player.weeks():
-                tell(f"finished week {week + 1} of {loaded.weeks}")
-            outcome = Judge(player.played()).outcome(seed, began, side_by_side, tell)
-        finally:
-            player.close()
+        outcome = outcome_of(one, root, side_by_side, tell)
     if out is not None:
         _write(outcome, out)
         _show_pages(out / "homes")
@@ -95,11 +90,15 @@ def _program(name: str) -> str:
 
 
 def _summary_lines(summary: dict[str, Any]) -> list[str]:
-    mismatch, hazard = summary["mismatch"], summary["hazard"]
+    mismatch, hazard, failures = summary["mismatch"], summary["hazard"], summary["failures_per_1000_node_days"]
+    small = ["so small a cloud shows nothing: it is for trying the programs"] * (summary["job_weeks"] < FEW)
     return [
+        *small,
         f"{summary['tenants']} tenants, {summary['job_weeks']} job-weeks, {counted_as(summary['rounds'], 'round')}"
         f" at epsilon {summary['epsilon']:g} and delta {summary['delta']:g} per lease and window;"
         f" {summary['seconds']:.1f} s",
+        f"failures:          {failures:.3g} of infrastructure per 1,000 node-days,"
+        f" {failures / META_PER_1000_NODE_DAYS:.1f} times as many as Meta reports ({META_PER_1000_NODE_DAYS:g})",
         f"mismatched pairs:  AUROC {_number(mismatch['auroc'])},"
         f" average precision {_number(mismatch['average_precision'])}"
         f" (without privacy {_number(mismatch['auroc_without_privacy'])}"
@@ -112,13 +111,16 @@ def _summary_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def _impact_line(impact: dict[str, Any]) -> str:
-    return (
-        f"impact:            {_number(impact['mismatch_gpu_hours_avoided_share'])} of the GPU-hours lost to mismatches"
-        f" avoided, {_number(impact['false_refusal_share'])} of other starts refused (false refusals);"
-        f" {_number(impact['warned_30min_share'])} of degradations had a hint 30 minutes before,"
-        f" {_number(impact['false_hints_per_1000_lease_hours'])} false hints per 1,000 lease-hours;"
-        f" {impact['gpu_hours_saved']:,.0f} GPU-hours saved"
+    avoided, refused = impact["mismatch_gpu_hours_avoided_share"], impact["false_refusal_share"]
+    warned = impact["warned_30min_share"]
+    parts = (
+        "no job ran on a mismatch" if avoided is None else f"{avoided:.1%} of the GPU-hours lost to mismatches avoided",
+        "" if refused is None else f"{refused:.1%} of other starts refused (false refusals)",
+        "no node degraded" if warned is None else f"{warned:.1%} of degradations had a hint 30 minutes before",
+        f"{_number(impact['false_hints_per_1000_lease_hours'])} false hints per 1,000 lease-hours",
+        f"{impact['gpu_hours_saved']:,.0f} GPU-hours saved",
     )
+    return f"impact:            {'; '.join(filter(None, parts))}"
 
 
 def _number(value: float | None) -> str:

@@ -70,6 +70,7 @@ def _outcome() -> dict[str, Any]:
         "seed": 0,
         "tenants": 48,
         "job_weeks": 13200,
+        "failures_per_1000_node_days": 137.2,
         "rounds": WEEKS,
         "epsilon": 1.0,
         "delta": 0.0,

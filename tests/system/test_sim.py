@@ -34,6 +34,7 @@ PROGRAMS = {
 KEYS = {
     "tenants",
     "job_weeks",
+    "failures_per_1000_node_days",
     "rounds",
     "epsilon",
     "delta",
