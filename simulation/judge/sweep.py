@@ -202,9 +202,10 @@ def _rows(_: None, run: Run) -> list[Row]:
 
 def _values(text: str) -> list[Any]:
     try:
-        return tomllib.loads(f"values = [{text}]")["values"]
+        values: list[Any] = tomllib.loads(f"values = [{text}]")["values"]
     except tomllib.TOMLDecodeError:
-        return [value.strip() for value in text.split(",")]
+        values = [value.strip() for value in text.split(",")]
+    return values
 
 
 def _plain(value: object) -> object:

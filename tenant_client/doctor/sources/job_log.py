@@ -22,7 +22,7 @@ from tenant_client.doctor.sources import last_words
 from tenant_client.doctor.sources.containers import lines_of
 from tenant_client.doctor.sources.cues import Cue, Level, level_of, match_exception, match_line, says_something, table
 from tenant_client.doctor.sources.evidence import Evidence, Form, Role
-from tenant_client.doctor.sources.kernel_log import KernelLines
+from tenant_client.doctor.sources.kernel_log import SOURCE as KERNEL, KernelLines
 from tenant_client.doctor.sources.nccl_log import RANK_WORD, NcclLines
 from tenant_client.doctor.sources.prefixes import NCCL_LINE, LineOrigin, place, stamp
 from tenant_client.doctor.sources.reasons import REASONS, UNKNOWN, somebody_ended
@@ -83,6 +83,7 @@ _LEAVES = frozenset({"peer_lost", "nccl_remote_error"})  # what those who stay s
 _OWN_SERVER = re.compile(r"//(?:localhost|127\.|0\.0\.0\.0|\[::1?\])")
 _NAMES_A_HOST = re.compile(r"host=|://|\('|\b[\w-]+\.[\w.-]+:\d")
 _PRINTING = ("__repr__", "__str__", "__format__")
+_OF_JAX = frozenset({"SimplifiedTraceback", "UnfilteredStackTrace", "JaxStackTraceBeforeTransformation"})  # only frames
 _IN_THREAD = "Exception in thread "  # Python's: the program itself goes on
 _OF_SLURM = re.compile(r"^(?:slurmstepd|slurmd|epilog)\b")
 _WORKER_LEFT = "exited unexpectedly"  # of a data loader; PyTorch gives no reason
@@ -269,6 +270,11 @@ class _Job:
         if word is not None and word.cue.level < Level.PROGRAM and word.cue.role is not Role.TEARDOWN:
             self._kept = {kind: _general(seen) for kind, seen in self._kept.items()}
             self._keep(self._evidence(word.cue, word.line.number, word.text, word.line.text, Form.LAST_WORDS))
+            return
+        reported = last_words.reported([line for line in above if line.number > self._alive_at], self._read)
+        one, cue = spokesman(reported) if reported else (None, None)
+        if one is not None and cue is not None and cue.level < Level.PROGRAM:
+            self._keep(self._evidence(cue, one.line, one.text, one.head, Form.LAST_WORDS))
 
     def _keep_reported(self, tail: Sequence[Line]) -> None:
         """Takes an exception that some line names, unless what survivors say stands before it."""
@@ -417,7 +423,7 @@ class _Job:
     def _survive(self, number: int) -> bool:
         """Forgets the failures once there are so many steps after them."""
         failures = self._failures()
-        before = bool(failures) and all(_kind(one) in self._survived for one in failures)
+        before = bool(failures) and all(_kind(one) in self._survived or one.source == KERNEL for one in failures)
         again = before or (bool(self._earlier) and not failures)
         survived = self._steps.count >= (_SURVIVED_AGAIN if again else SURVIVED)
         survived |= self._alive >= _LIVED and bool(failures) and not self._unlogged
@@ -555,7 +561,8 @@ def spokesman(chain: Sequence[Raised]) -> tuple[Raised, Cue | None]:
     cause in the chain, if another exception there has one. Then what says more than its cause (a checkpoint that cannot
     be loaded). Else the first: what happened while it was handled does not replace it, unless it was a probe.
     """
-    matched = [(raised, _cue_of(raised)) for raised in chain]
+    shown = [raised for raised in chain if raised.type not in _OF_JAX] or chain
+    chain, matched = shown, [(raised, _cue_of(raised)) for raised in shown]
     full = next((pair for pair in matched if pair[1] and pair[1].reason == DISK_FULL), None)
     if full:  # whatever a library makes of it
         return full

@@ -66,11 +66,11 @@ _FAILED = re.compile(  # a job's, not a measure's
     re.ASCII,
 )
 _TELLS = re.compile(
-    r"(?i)\b(?:error|fatal|uncaught|unhandled|crash\w*|raised|exception|fail(?:ed|ure)|abort\w*)\b[^.;]{0,40}$",
+    r"(?i)\b(?:error|fatal|uncaught|unhandled|crash\w*|raised|exception|fail(?:ed|ure)|abort\w*)\b[^.;]{0,40}$|\(Caused by $",
     re.ASCII,
 )
 _WENT_ON = re.compile(
-    r"(?i)\b(?:retr(?:y\w*|ies)|skip\w*|ignor\w*|fall\w*[ -]?back|suppress\w*|continu\w*|recover\w*)\b"
+    r"(?i)\b(?:retry\w*|(?<!max )retries|skip\w*|ignor\w*|fall\w*[ -]?back|suppress\w*|continu\w*|recover\w*)\b"
 )
 _BAR = re.compile(r"\b\d+/\d+ \[", re.ASCII)
 _KERAS = "Exception encountered when calling"  # begins a message of several lines
@@ -150,7 +150,8 @@ def _named(line: Line) -> str:
         return ""
     if found.re is _ERRNO:
         return f"OSError: {body[found.start() :]}"
-    return f"{found[1]}: {body[found.end() :] if found.re is _NAMED else body}"
+    whole = found.re is not _NAMED or body[: found.start()].endswith("(Caused by ")  # the host stands before it
+    return f"{found[1]}: {body if whole else body[found.end() :]}"
 
 
 def said(tail: Sequence[Line], read: Collection[str] = ()) -> LastWord | None:

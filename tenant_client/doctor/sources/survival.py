@@ -246,6 +246,10 @@ SUMMED_UP = re.compile(
     r"|(?i:\b(?:successful|succeeded|completed|finished) (?:requests|trials|prompts|queries)\W{1,60}[1-9])"
     r"|(?i:^(?:.{0,60}[\]|:-] )?\W{0,4}(?:the )?best (?:trial|(?:hyper-?)?param\w*|config\w*)\b)"
     r"|(?i:^(?!.*\b\d+ ?(?:of|/) ?\d)\W{0,4}(?:\S{1,30} )?job\b.{0,60}\bsucceeded\W*$)|\bJobState=COMPLETED\b"
+    r"|^(?:\[[^\]]{1,40}\] |[+$] )*(?:echo )?(?!.*\b(?:rank|worker|process|pid|task|pod|container|node)\b)"
+    r"(?:[\w./-]{1,60} )?(?i:exit(?:ed)?|returned|ended|finished)(?: with)?(?i: exit)?[ _]?(?i:code|status)\W{0,3}0\W*$"
+    r"|^ *(?:\S+ +)*COMPLETED +0:0\s*$"  # as sacct prints it
+    r"|^=*\s?(?!.*\b(?:failed|errors?)\b)(?:\d+ (?:passed|skipped|x?failed|xpassed|warnings?),? )+in [\d.]+s\b"
     r"|['\"]train_runtime['\"]: |^\*{3,} (?:train|eval) metrics \*{3,}"
 )
 ENDED_BADLY = re.compile(r"(?i)\bexit(?:s|ed)?(?: with)?(?: return)?(?: code| status)?\W{1,3}[1-9]")

@@ -229,6 +229,10 @@ class Tracebacks:
             one.then, one.waiting = link, 0
             return True
         last = one.chain[-1]
+        if one.then and is_exception(rest):  # its stack was left out
+            one.chain[-1], one.then = replace(last, then=one.then), ""
+            self._raise(one, Raised(singled(rest.strip()), number, rest, tuple(one.frames), below=one.below))
+            return True
         if number == one.read_to + 1 and continues(last.text, rest):
             one.chain[-1], one.read_to = replace(last, text=f"{last.text} {rest.strip()}"), number
         return self._wait(one, _CHAIN_GAP)
