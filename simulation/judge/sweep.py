@@ -171,13 +171,14 @@ def rows_of(outcome: Outcome, factor: float) -> list[Row]:
         )
         for rate in detail["hazard"]
     ]
+    parts: dict[str, dict[str, Any]] = {
+        "mismatch": {**outcome["mismatch"]},
+        "hazard": {**outcome["hazard"]},
+        "impact": outcome["impact"],
+    }
     figures = [
         Row(f"{part}.{name}", value)
-        for part, of in (
-            ("mismatch", outcome["mismatch"]),
-            ("hazard", outcome["hazard"]),
-            ("impact", outcome["impact"]),
-        )
+        for part, of in parts.items()
         for name, value in of.items()
         if not isinstance(value, dict)
     ]
