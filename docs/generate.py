@@ -381,7 +381,7 @@ def _by_module() -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for package in (crypto, federation.protocol, provider_server):
         for info in walk_packages(package.__path__, f"{package.__name__}."):
-            if ".migrations" in info.name or info.name.endswith("__main__"):
+            if info.name.endswith("__main__"):
                 continue
             kinds = vars(import_module(info.name)).values()
             own = [kind for kind in kinds if isinstance(kind, type) and kind.__module__ == info.name]

@@ -6,7 +6,7 @@
   Only which passes were spent in the last moment survives the first alone (`provider_server.rounds.store.pass_store`).
 - Errors and logs contain neither the password of a URL nor the values of a row.
 
-The schema comes from `provider_server.rounds.store.migrations`, which bring a database up to date when it is opened.
+Its tables come from `provider_server.rounds.store.schema`, which refuses a database of another version.
 """
 
 import errno
@@ -33,11 +33,11 @@ from provider_server.rounds.store import tables
 from provider_server.rounds.store.claims import RoundClaim
 from provider_server.rounds.store.hint_store import HintStore
 from provider_server.rounds.store.lease_ends import LeaseEnds
-from provider_server.rounds.store.migrations.upgrade import upgrade
 from provider_server.rounds.store.own_store import OwnStore
 from provider_server.rounds.store.pass_store import PassStore
 from provider_server.rounds.store.revocations import Revocations, revoke
 from provider_server.rounds.store.round_store import RoundStore
+from provider_server.rounds.store.schema import prepare
 
 if TYPE_CHECKING:
     from provider_server.fleet.release import Release
@@ -82,7 +82,7 @@ class Store:
         url = _url(where)
         self._engine = _engine(url, create=create)
         try:
-            upgrade(self._engine, create=create)
+            prepare(self._engine, create=create)
         except (sa.exc.DBAPIError, sqlite3.Error) as error:
             self.close()
             # No `from error`: what a driver says may quote what it was given.
