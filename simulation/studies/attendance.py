@@ -34,8 +34,8 @@ from federation.protocol.plan import Plan
 from provider_server.fleet.exposure import Slices, expose
 from provider_server.fleet.learning.findings import learn
 from provider_server.fleet.release import Answered, Release
+from provider_server.rounds.opening import release
 from provider_server.rounds.planning import MarginalSpec, make_plan
-from provider_server.rounds.release import release
 from provider_server.rounds.settings import PlanTable
 from simulation.cloud.scenario import load
 from simulation.run.engine_options import Address, EngineKind

@@ -43,8 +43,8 @@ from provider_server.fleet.learning.findings import Findings, learn
 from provider_server.fleet.learning.verdicts import PairFinding
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.release import Answered, Release
+from provider_server.rounds.opening import release
 from provider_server.rounds.planning import PlanSettings, make_plan
-from provider_server.rounds.release import release
 from provider_server.rounds.settings import PlanTable
 from simulation.cloud import cloud as world
 from simulation.cloud.scenario import Scenario, load
