@@ -8,6 +8,7 @@ triggers hold against mistakes and against the rights that a provider's processe
 import sqlalchemy as sa
 
 from crypto.errors import Refusal
+from provider_server.rounds.store.rows import writing
 from provider_server.rounds.store.tables import metadata
 
 VERSION = "0015"
@@ -95,7 +96,7 @@ def prepare(engine: sa.Engine, *, create: bool) -> None:
     with engine.connect() as connection:
         if _is_current(connection):
             return
-    with engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection, connection.begin():
+    with writing(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         if _is_current(connection):
