@@ -3,17 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from federation.base.sqlite import Connection
+from federation.base.sqlite import Rows
 
 ENOUGH = 3
 _ATTEMPTS_KEPT = 8
 
 
-class HealthyLines:
+class HealthyLines(Rows):
     """Reads and writes the candidates in a tenant's database."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def add(self, workload: str, seen_in: str, at_s: float, lines: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
         """Keeps the lines of one more healthy attempt; those that enough have printed now, with these attempts.
