@@ -25,12 +25,10 @@ MAY_IMPORT = {
         "tenant_client/program/verbs/path.py",
     },
     "tenant_client.doctor.diagnosis.rank_graph": {
-        "tenant_client/doctor/advice/path_health.py",
+        "tenant_client/doctor/run/lease_paths.py",
         "tenant_client/doctor/diagnosis/network_pair.py",
         "tenant_client/doctor/run/diagnose_attempt.py",
-        "tenant_client/doctor/run/lease_paths.py",
     },
-    "tenant_client.doctor.advice.path_health": {"tenant_client/doctor/run/lease_paths.py"},
     "tenant_client.doctor.advice.clues": {
         "tenant_client/doctor/advice/explanation.py",
         "tenant_client/doctor/advice/failure_facts.py",
