@@ -44,7 +44,7 @@ from provider_server.fleet.own_failures import OwnFailure, OwnRecord
 from provider_server.fleet.release import Release
 from simulation.cloud.profiles import Floats
 from simulation.cloud.visibility import visible
-from simulation.run.engine_options import Address, EngineKind
+from simulation.run.engine_options import EngineKind
 from simulation.run.engines import Kind
 from simulation.studies import attendance, learning
 from simulation.studies.field_cells import CELLS, CORNERS, EVERY, SIZED, Cell
@@ -316,7 +316,6 @@ def run(
     seeds: Seeds = 20,
     only: Only = None,
     engine: EngineKind = Kind.PROCESSES,
-    address: Address = None,
     *,
     corners: Annotated[
         bool, typer.Option("--corners", help="Besides, 12 clouds with several factors changed at once; 3 of each.")
@@ -330,5 +329,5 @@ def run(
     names = chosen(only, EVERY) if only else tuple(CELLS)
     names = tuple(dict.fromkeys((*names, *(CORNERS if corners else ()), *(SIZED if sizes else ()))))
     shared = SystemSampler(), quick
-    seen = by_seed(engine, address, _of_year, shared, years(names, range(seed, seed + seeds)))
+    seen = by_seed(engine, _of_year, shared, years(names, range(seed, seed + seeds)))
     return Table(summary(names, seen))

@@ -20,7 +20,7 @@ from simulation.cloud.scenario import load
 from simulation.judge.report import write_report
 from simulation.judge.score import Judge, Outcome
 from simulation.run import engines
-from simulation.run.engine_options import Address, EngineKind
+from simulation.run.engine_options import EngineKind
 from simulation.run.engines import Kind
 from simulation.run.play import Player
 from simulation.run.processes import homes
@@ -37,7 +37,6 @@ def run(
         Path | None, typer.Option(help="Folder for outcome.json, report.html and all homes.", show_default=False)
     ] = None,
     engine: EngineKind = Kind.PROCESSES,
-    address: Address = None,
     *,
     force: Force = False,
     as_json: AsJson = False,
@@ -51,7 +50,7 @@ def run(
     tell(f"scenario {scenario}, seed {seed}")
     check_new(out, force=force)
     loaded = load(scenario)
-    with engines.engine(engine, address) as side_by_side, homes(out) as root:
+    with engines.engine(engine) as side_by_side, homes(out) as root:
         player = Player(loaded, seed, root, int(now_hour() // HOURS_PER_WEEK) - loaded.weeks)
         tell(f"made keys and homes of {loaded.tenants} tenants")
         try:
