@@ -76,13 +76,14 @@ from simulation.studies import (
     world,
 )
 from simulation.verbs import look
-from tenant_client.doctor.advice import changes, expectations, explanation, hints, replacement, resources, told
+from tenant_client.doctor.advice import changes, expectations, explanation, hints, replacement, resources
 from tenant_client.doctor.diagnosis.stragglers import waits, what_if
 from tenant_client.doctor.records import fixes
 from tenant_client.doctor.settings import TenantSettings
 from tenant_client.doctor.workload import compare
 from tenant_client.program.verbs import (
     check,
+    diagnose,
     evidence,
     exclude,
     federation as joining,
@@ -121,7 +122,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant patterns fix": fixes.Fixed,
     "pharoah-tenant show --only expectations": expectations.Report,
     "pharoah-tenant show --only resources": resources.Resources,
-    "pharoah-tenant diagnose": told.Told,
+    "pharoah-tenant diagnose": diagnose.Told,
     "pharoah-tenant show --only explain": explanation.Explanation,
     "pharoah-tenant show --only path": route.Routes,
     "pharoah-tenant show --only replacement": replacement.ReplacementPlan,

@@ -52,11 +52,9 @@ MAY_IMPORT = {
     "provider_server.fleet.fabric": {
         "provider_server/fleet/fabric_files.py",
         "provider_server/fleet/parts.py",
-        "provider_server/fleet/hints/path_health.py",
         "provider_server/program/verbs/path.py",
     },
     "provider_server.fleet.fabric_files": {"provider_server/rounds/home.py", "provider_server/program/verbs/path.py"},
-    "provider_server.fleet.hints.path_health": {"provider_server/program/verbs/path.py"},
 }
 
 

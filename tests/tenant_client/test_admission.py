@@ -34,8 +34,7 @@ from tenant_client.doctor.records.attempts import Attempts
 from tenant_client.doctor.records.bundle_log import BundleLog
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal, Unit
-from tenant_client.program.admission.decision import LIKE, Desk, kept_from
-from tenant_client.program.admission.mode import AdmissionMode
+from tenant_client.program.admission.decision import LIKE, AdmissionMode, Desk, kept_from
 from tenant_client.program.admission.review import PREFERRED, REQUIRED, PodSpec, read_review
 from tenant_client.program.admission.serving import LONGEST_BODY, AdmissionNotServed, Certificate, Listening, listening
 from tests import needs

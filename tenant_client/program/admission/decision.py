@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -32,7 +33,6 @@ from tenant_client.doctor.records.journal import AmbiguousLease, UnknownUnit
 from tenant_client.doctor.records.known_workloads import known_workload
 from tenant_client.doctor.run.run_directory import job_name
 from tenant_client.doctor.settings import TenantSettings
-from tenant_client.program.admission.mode import AdmissionMode
 from tenant_client.program.admission.review import (
     PREFERRED,
     REQUIRED,
@@ -46,6 +46,18 @@ from tenant_client.program.admission.review import (
     Term,
     read_review,
 )
+
+# ---- modes -----------------------------------------------------------------------------------------------------------
+
+
+class AdmissionMode(StrEnum):
+    """Prefer: other nodes where there are any. Require: no bad ones. Refuse: a pod that selects a bad one is denied."""
+
+    OFF = "off"
+    PREFER = "prefer"
+    REQUIRE = "require"
+    REFUSE = "refuse"
+
 
 logger = logging.getLogger(__name__)
 
