@@ -99,7 +99,7 @@ def _since(node: str, tested_h: Mapping[tuple[str, str], float], now_h: float) -
 
 # ---- files of tests --------------------------------------------------------------------------------------------------
 #
-# node,test,at
+#     node,test,at
 #     n042,memory,2026-11-24T03:10:00Z
 #
 # Guarantee: a row that cannot be read is an error that names it; rows may come in any order, and other columns too.

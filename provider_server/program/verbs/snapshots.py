@@ -81,7 +81,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 # ---- files -----------------------------------------------------------------------------------------------------------
 #
-# node,driver,firmware,rack,nic:mlx5_0
+#     node,driver,firmware,rack,nic:mlx5_0
 #     n1,535.104.05,28.39.1002,r7,leaf-3
 #
 # `pharoah-provider nodes snapshot` writes what the provider's home knows. Any other program may write one too, with

@@ -23,7 +23,7 @@ import msgpack
 
 from federation.protocol.bundle import CatalogueEntry
 
-# ---- minHash sketches of sets (Broder 1997) --------------------------------------------------------------------------
+# ---- MinHash sketches of sets (Broder 1997) --------------------------------------------------------------------------
 #
 # A sketch has sixty-four positions and is not private (a dictionary of operators inverts it): only the provider
 # publishes sketches, of its own benchmarks, and a tenant's never leave. Nor do parts of them as tokens: each could be

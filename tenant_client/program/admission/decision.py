@@ -174,7 +174,7 @@ def _bundle(connection: Connection, home: Path) -> Bundle | None:
     return bundle
 
 
-# ---- jSON Patches ----------------------------------------------------------------------------------------------------
+# ---- JSON Patches ----------------------------------------------------------------------------------------------------
 #
 # What a pod asked for stays, and what is added holds beside it: an expression joins each required term, since terms are
 # alternatives, and a preference joins the list. A node without the label is in no context, and stays allowed.
