@@ -46,7 +46,6 @@ from crypto.ristretto import (
 Elements = tuple[Element, ...]
 
 MAX_INPUT_BYTES = 2**16 - 2  # RFC 9497 §5.1
-OUTPUT_BYTES = 64  # Nh of the suite, RFC 9497 §4.1
 
 # Domain separation, all of it. Labels that end in "-", and the one for keys, are followed by the context string.
 HASH_TO_GROUP = b"HashToGroup-"  # RFC 9497 §4.1

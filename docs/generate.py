@@ -76,13 +76,14 @@ from simulation.studies import (
     world,
 )
 from simulation.verbs import look
-from tenant_client.doctor.advice import changes, expectations, explanation, hints, replacement, resources, told
+from tenant_client.doctor.advice import changes, expectations, explanation, hints, replacement, resources
 from tenant_client.doctor.diagnosis.stragglers import waits, what_if
 from tenant_client.doctor.records import fixes
 from tenant_client.doctor.settings import TenantSettings
 from tenant_client.doctor.workload import compare
 from tenant_client.program.verbs import (
     check,
+    diagnose,
     evidence,
     exclude,
     federation as joining,
@@ -121,7 +122,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant patterns fix": fixes.Fixed,
     "pharoah-tenant show --only expectations": expectations.Report,
     "pharoah-tenant show --only resources": resources.Resources,
-    "pharoah-tenant diagnose": told.Told,
+    "pharoah-tenant diagnose": diagnose.Told,
     "pharoah-tenant show --only explain": explanation.Explanation,
     "pharoah-tenant show --only path": route.Routes,
     "pharoah-tenant show --only replacement": replacement.ReplacementPlan,
@@ -382,7 +383,7 @@ def _by_module() -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for package in (crypto, federation.protocol, provider_server):
         for info in walk_packages(package.__path__, f"{package.__name__}."):
-            if ".migrations" in info.name or info.name.endswith("__main__"):
+            if info.name.endswith("__main__"):
                 continue
             kinds = vars(import_module(info.name)).values()
             own = [kind for kind in kinds if isinstance(kind, type) and kind.__module__ == info.name]

@@ -4,7 +4,6 @@ Renewable files (a certificate, a node's key) are replaced atomically: a reader 
 """
 
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,9 +24,9 @@ def new_key(path: Path, random_bytes: Callable[[int], bytes]) -> bytes:
     return key
 
 
-def write_secret(path: Path, secret: bytes) -> None:
+def write_secret(path: Path, secret: bytes, mode: int = 0o600) -> None:
     """Writes a new file with mode 0600; FileExistsError rather than overwriting a key."""
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(secret)
         file.flush()
@@ -36,15 +35,17 @@ def write_secret(path: Path, secret: bytes) -> None:
 
 def replace_secret(path: Path, secret: bytes) -> None:
     """Writes a file with mode 0600 in place of the one before, whole or not at all."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    replace_file(path, secret, 0o600)
+
+
+def replace_file(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Writes a file in place of the one before, whole or not at all."""
+    new = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secret)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
+        write_secret(new, content, mode)
+        new.replace(path)
     except BaseException:
-        Path(name).unlink()
+        new.unlink(missing_ok=True)
         raise
 
 

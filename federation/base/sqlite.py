@@ -40,6 +40,13 @@ class Connection(sqlite3.Connection):
         self.lock = threading.RLock()
 
 
+class Rows:
+    """Reads and writes some tables of a database."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+
 @contextmanager
 def transaction(connection: Connection) -> Iterator[None]:
     """BEGIN IMMEDIATE … COMMIT, or ROLLBACK when the block raises. Other threads and other processes wait."""

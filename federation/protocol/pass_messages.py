@@ -22,7 +22,6 @@ from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry
 
 BATCH = MAX_BATCH
 NONCE_BYTES, DIGEST_BYTES, AUTHENTICATOR_BYTES = 32, 32, 64
-LONGEST_LIST_WEEKS = 255
 PAGE_UNIT = 4096
 _LENGTH_BYTES = 4
 

@@ -27,3 +27,12 @@ def lease_of_gang(key: bytes, gang: Gang) -> LeaseId:
     """The lease of a gang, under the tenant's lease key."""
     told = f"{gang.kind}\0{gang.uid}\0{gang.restart}".encode()
     return LeaseId(hmac.digest(key, b"pharoah/pod-lease/1\0" + told, hashlib.sha256)[: LeaseId.length])
+
+
+# ---- labels of nodes -------------------------------------------------------------------------------------------------
+#
+# The provider writes it (`pharoah-provider kubernetes`), tenants name it in the affinity of pods (`pharoah-tenant
+# admission`). It is the token that a lease on the node comes with; a value of 32 letters fits a label, which has 63.
+
+
+CONTEXT_LABEL = "pharoah.dev/context"

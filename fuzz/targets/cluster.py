@@ -19,7 +19,7 @@ from provider_server.fleet.outage_files import UnusableOutages, read_outages
 from provider_server.fleet.slurm import UnusableSlurm, read_starts
 from provider_server.rounds.intake.lease_events import FAULTS, BadLeases, Change, decoded, hours
 from provider_server.rounds.intake.slurm import events_of
-from tenant_client.program.admission.affinity import kept_from, names_context
+from tenant_client.program.admission.decision import kept_from, names_context
 from tenant_client.program.admission.review import PREFERRED, REQUIRED, read_review
 
 RULE = {"key": "zone", "operator": "In", "values": ["a"]}

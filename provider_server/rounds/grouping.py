@@ -377,12 +377,12 @@ class TenantScores:
 
     @classmethod
     def from_dict(cls, kept: Mapping[str, Any], limits: GroupLimits = GroupLimits()) -> "TenantScores":
-        """Inverse of `to_dict`; limits are the provider's settings and not kept."""
+        """Inverse of `to_dict`; an empty one has no scores. Limits are the provider's settings and not kept."""
         return cls(
             limits,
-            {TenantId(bytes.fromhex(tenant)): TenantScore(*pair) for tenant, pair in kept["excess"].items()},
-            {TenantId(bytes.fromhex(tenant)): float(score) for tenant, score in kept["alarms"].items()},
-            {name: (float(pair[0]), float(pair[1])) for name, pair in kept["totals"].items()},
+            {TenantId(bytes.fromhex(tenant)): TenantScore(*pair) for tenant, pair in kept.get("excess", {}).items()},
+            {TenantId(bytes.fromhex(tenant)): float(score) for tenant, score in kept.get("alarms", {}).items()},
+            {name: (float(pair[0]), float(pair[1])) for name, pair in kept.get("totals", {}).items()},
         )
 
 

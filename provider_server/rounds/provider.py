@@ -6,11 +6,15 @@ Learning from releases is the `Publisher`'s task.
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+
+import msgspec
 
 from crypto.codec import digest, encode
-from crypto.errors import MemberRefused, PeerFault, PharoahError, Refusal
+from crypto.errors import PeerFault, PharoahError, Refusal
 from crypto.ids import RoundId, TenantId
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed_by, reopened
@@ -24,16 +28,14 @@ from federation.protocol.round_messages import (
     Ownership,
     Registration,
     RegistrationRequest,
-    UnmaskRequest,
 )
 from federation.protocol.seats import MASK_SEATS, TrusteeRecord
 from federation.protocol.service_messages import Notice
+from federation.protocol.subjects import TOKEN_DIMENSIONS
+from provider_server.fleet.leases import Lease
 from provider_server.fleet.parts import FabricParts
-from provider_server.fleet.release import Release
 from provider_server.rounds.grouping import TenantScores, assign
 from provider_server.rounds.lease_book import LeaseBook
-from provider_server.rounds.opening import open_release
-from provider_server.rounds.owners import as_owned, evidence, with_held_links
 from provider_server.rounds.planning import (
     MOST_EXCESS,
     PlanSettings,
@@ -42,7 +44,7 @@ from provider_server.rounds.planning import (
     most_excess,
     windows_at,
 )
-from provider_server.rounds.round import Grouping, Round, new_round
+from provider_server.rounds.round import Round, new_round
 from provider_server.rounds.schedule import Window, window_of
 from provider_server.rounds.store.round_store import ENDED, KeptRound
 from provider_server.rounds.store.store import Store
@@ -246,55 +248,14 @@ class Provider(LeaseBook):
         with _dropping_bad_answers():
             round_.receive(answer, self._endorsed_sets(round_.plan))
 
-    def close_round(self, round_: Round) -> None:
-        """Fixes the set of contributions, in random groups; CohortTooSmall while there are too few."""
-        round_.close(self._grouping(round_.plan))
-
-    def drop_refused(self, round_: Round, refusals: Sequence[MemberRefused]) -> None:
-        """Drops the contribution that all trustees refuse; raises a refusal if they do not agree on one."""
-        named = {refusal.what.partition(":")[0] for refusal in refusals}
-        blamed = [tenant for tenant in round_.contributors if str(tenant) in named]
-        if len(blamed) != 1 or len(named) != 1 or len(refusals) < len(round_.plan.trustees):
-            raise refusals[0]
-        logger.warning(
-            "round %s goes on without %s", round_.plan.round_id, refusals[0].what, extra={"event": "dropped"}
-        )
-        round_.drop(blamed[0], self._grouping(round_.plan))
-
-    def _grouping(self, plan: Plan) -> Grouping:
-        def group(contributors: Sequence[TenantId]) -> Sequence[Sequence[TenantId]]:
-            least = plan.cohort_minimum
-            return assign(contributors, self.settings.groups, least, self.suspicion(), self._random_bytes)
-
-        return group
+    def group(self, plan: Plan, contributors: Sequence[TenantId]) -> Sequence[Sequence[TenantId]]:
+        """Random groups of the contributors of a round, none below its cohort minimum."""
+        scores = TenantScores.from_dict(self.store.rounds.suspicion())
+        return assign(contributors, self.settings.groups, plan.cohort_minimum, scores, self._random_bytes)
 
     def _evidence(self, plan: Plan) -> list[bytes]:
         directory = self.members.chain.at(plan.directory)
         return evidence(plan, self._ownerships(plan.epoch, directory, plan.first_hour, plan.end_hour))
-
-    def release(self, round_: Round) -> Release:
-        """Releases the sum of the groups whose counts are possible, and stores it; PoisonedRound if most are not."""
-        return open_release(round_, self.store, self.suspicion())
-
-    def left_out(self, release: Release) -> int:
-        """The number of contributions to a released round that do not count: their groups had impossible counts."""
-        request = self.store.rounds.get(release.plan.round_id).request or b""
-        return len(reopened(UnmaskRequest, request).contributors) - release.contributors
-
-    def suspicion(self) -> TenantScores:
-        """The tenants' scores after the rounds so far."""
-        scores = self.store.rounds.suspicion()
-        return TenantScores.from_dict(scores) if scores else TenantScores()
-
-    def withdraw_ahead(self, now_hour: float) -> None:
-        """Forgets a round over hours that have not ended, to which nobody has contributed.
-
-        A clock that was ahead opened it, and tenants with right clocks refuse it; each window gets its round later.
-        """
-        round_ = self.unfinished()
-        if round_ and round_.plan.end_hour > now_hour and self.store.rounds.withdraw(round_.plan.round_id):
-            what = round_.plan.round_id, round_.plan.end_hour, now_hour
-            logger.warning("round %s ends at hour %d, and it is hour %.1f: withdrawn", *what)
 
     def newest_bundle(self) -> bytes | None:
         """The signed bytes of the newest bundle."""
@@ -334,3 +295,33 @@ def _dropping_bad_answers() -> Iterator[None]:
         yield
     except PharoahError as error:
         logger.warning("an answer was dropped: %s: %s", type(error).__name__, error.what)
+
+
+# ---- owners ----------------------------------------------------------------------------------------------------------
+
+
+def as_owned(lease: Lease, owned: dict[TenantId, set[str]]) -> Lease:
+    """The lease with only those of its tokens that its tenant's ownership statement names."""
+    held = owned.get(lease.tenant, set())
+    labels = {name: token for name, token in lease.labels.items() if token in held}
+    return replace(lease, labels=labels, parts=tuple(part for part in lease.parts if part in held))
+
+
+def evidence(plan: Plan, ownerships: Sequence[tuple[Ownership, bytes]]) -> list[bytes]:
+    """Signed ownership statements, as few as prove `owners_minimum` owners for every token row of the plan."""
+    rows = {level for dimension in plan.dimensions if dimension.name in TOKEN_DIMENSIONS for level in dimension.levels}
+    shown: Counter[str] = Counter()
+    chosen = []
+    for owned, signed in ownerships:
+        held = {str(token) for token in owned.tokens} & rows
+        if any(shown[token] < plan.owners_minimum for token in held):
+            shown.update(held)
+            chosen.append(signed)
+    return chosen
+
+
+def with_held_links(registration: Registration, owned: Ownership, before: bytes | None) -> Registration:
+    """The registration with those links whose tokens the tenant owns now, and owned when it last said so `before`."""
+    now, then = set(owned.tokens), set(reopened(Ownership, before).tokens) if before else set()
+    held = tuple(link for link in registration.links if link.now in now and link.before in then)
+    return msgspec.structs.replace(registration, links=held)

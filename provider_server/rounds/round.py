@@ -14,13 +14,14 @@
   separately, so that a false contribution spoils only its group (`provider_server.rounds.grouping`).
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from crypto.codec import decode, digest, encode
-from crypto.errors import CohortTooSmall, PeerFault
+from crypto.errors import CohortTooSmall, MemberRefused, PeerFault
 from crypto.ids import TenantId
 from crypto.masking import Words, words_from_bytes
 from crypto.signing import SigningKey, name_of, open_signed, reopened
@@ -40,7 +41,8 @@ from federation.protocol.round_messages import (
 )
 from provider_server.rounds.store.round_store import TRANSITIONS, Answer, Outcome, RoundState, RoundStore, Step
 
-Grouping = Callable[[Sequence[TenantId]], Sequence[Sequence[TenantId]]]
+Grouping = Callable[[Plan, Sequence[TenantId]], Sequence[Sequence[TenantId]]]
+logger = logging.getLogger(__name__)
 
 
 class Round:
@@ -127,22 +129,28 @@ class Round:
         self._require(RoundState.COLLECTING)
         contributors = self.contributors
         self._require_cohort(len(contributors))
-        self._move(RoundState.ENDORSING, self._asked(group(contributors)))
+        self._move(RoundState.ENDORSING, self._asked(group(self.plan, contributors)))
 
     def _asked(self, groups: Sequence[Sequence[TenantId]]) -> bytes:
         headers = tuple(tuple(self._contribution(tenant).header for tenant in sorted(members)) for members in groups)
         ownerships = self._store.get(self.plan.round_id).ownerships
         return self._signing_key.sign(UnmaskRequest(self.signed_plan, headers, ownerships))
 
-    def drop(self, tenant: TenantId, group: Grouping) -> None:
-        """Drops the contribution of a tenant that every trustee refused; CohortTooSmall if too few are left.
+    def drop_refused(self, refusals: Sequence[MemberRefused], group: Grouping) -> None:
+        """Drops the contribution that every trustee refused; CohortTooSmall if too few are left.
 
-        A new request replaces the one that named it, which no trustee has endorsed.
+        Raises a refusal if they do not agree on one. A new request replaces the one that named it, which no trustee
+        has endorsed.
         """
         self._require(RoundState.ENDORSING)
-        left = [other for other in self.contributors if other != tenant]
+        named = {refusal.what.partition(":")[0] for refusal in refusals}
+        blamed = [tenant for tenant in self.contributors if str(tenant) in named]
+        if len(blamed) != 1 or len(named) != 1 or len(refusals) < len(self.plan.trustees):
+            raise refusals[0]
+        logger.warning("round %s goes on without %s", self.plan.round_id, refusals[0].what, extra={"event": "dropped"})
+        left = [other for other in self.contributors if other != blamed[0]]
         self._require_cohort(len(left))
-        self._store.drop_contribution(self.plan.round_id, tenant, self._asked(group(left)))
+        self._store.drop_contribution(self.plan.round_id, blamed[0], self._asked(group(self.plan, left)))
 
     def _require_cohort(self, contributions: int) -> None:
         if contributions < self.plan.cohort_minimum:

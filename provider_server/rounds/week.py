@@ -13,6 +13,7 @@ from federation.protocol.queries import Query
 from provider_server.fleet.analysis.hazard import Unsettled
 from provider_server.fleet.learning.publication_gate import HeldBack, check
 from provider_server.fleet.release import Release
+from provider_server.rounds.opening import open_release
 from provider_server.rounds.provider import Provider
 from provider_server.rounds.publisher import Publisher
 from provider_server.rounds.round import Round
@@ -191,12 +192,12 @@ def federated_round(
         announce(Stage.CONTRIBUTE)
         for answer in tenants.ask(Query.CONTRIBUTION, round_.signed_plan):
             provider.receive(round_, answer)
-        provider.close_round(round_)
+        round_.close(provider.group)
 
     if round_.state is RoundState.ENDORSING:
         announce(Stage.ENDORSE)
         while refusals := _endorsed(provider, round_, holders):
-            provider.drop_refused(round_, refusals)
+            round_.drop_refused(refusals, provider.group)
         _complete_quorum(provider, round_, holders)
 
     announce(Stage.UNMASK)
@@ -204,7 +205,7 @@ def federated_round(
         round_.share(index, holders[index].unmask(round_.call()))
 
     announce(Stage.RELEASE)
-    return provider.release(round_)
+    return open_release(round_, provider.store)
 
 
 def _endorsed(provider: Provider, round_: Round, holders: Mapping[int, MaskHolder]) -> list[MemberRefused]:

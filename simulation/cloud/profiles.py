@@ -8,14 +8,16 @@ nearly all pairs of operator and log2 shape, different archetypes hardly any (Ja
 the software stack. Nothing here is a real customer or model.
 """
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from simulation.cloud.client_laws import published
 from simulation.cloud.scenario import Scenario
 
 Floats = NDArray[np.float64]
@@ -222,3 +224,31 @@ def _zipf(count: int, exponent: float) -> Floats:
     weights = np.arange(1, count + 1, dtype=np.float64) ** -exponent
     shares: Floats = weights / weights.sum()
     return shares
+
+
+# ---- how much each tenant sends, and how unsteadily, by laws fitted to published clients (`client_laws.toml`) --------
+
+
+TABLE = Path(__file__).with_name("client_laws.toml")
+
+
+class ClientLaws(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Log-normal laws; see the table for what each number is."""
+
+    rate_sigma: float
+    week_median: float
+    week_sigma: float
+
+    def shares(self, clients: int, rng: Generator) -> NDArray[np.float64]:
+        """Each client's share of all jobs, the heaviest first: shape (clients,)."""
+        rates = np.sort(rng.lognormal(0.0, self.rate_sigma, clients))[::-1]
+        return np.asarray(rates / rates.sum())
+
+    def burstiness(self, clients: int, rng: Generator) -> NDArray[np.float64]:
+        """The standard deviation of the logarithm of each client's weekly load: shape (clients,)."""
+        return np.asarray(rng.lognormal(np.log(self.week_median), self.week_sigma, clients))
+
+
+def published() -> ClientLaws:
+    """The numbers of `client_laws.toml`."""
+    return msgspec.convert(tomllib.loads(TABLE.read_text(encoding="utf-8")), ClientLaws)

@@ -11,7 +11,7 @@ of node-days there, and the first over the second.
 Not promised: that recency does not depend on rates at all. Where nodes fail often, more node-days lie after a repair.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,8 +139,3 @@ def share_distance(one: Mapping[str, float], other: Mapping[str, float]) -> floa
     """
     totals = sum(one.values()), sum(other.values())
     return sum(abs(one.get(key, 0) / totals[0] - other.get(key, 0) / totals[1]) for key in {*one, *other}) / 2.0
-
-
-def mean_figures(each: Sequence[FaultFigures]) -> dict[str, float]:
-    """The mean of each figure."""
-    return {name: float(np.mean([getattr(one, name) for one in each])) for name in FaultFigures.__dataclass_fields__}

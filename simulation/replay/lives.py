@@ -9,7 +9,9 @@ each window of one epoch.
 """
 
 import hashlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -22,12 +24,12 @@ from crypto.errors import PharoahError
 from crypto.ids import LeaseId
 from federation.protocol.life_table import LifeTable
 from federation.protocol.noise import Integers, NoiseSampler, SystemSampler
-from federation.protocol.plan import HOURS_PER_WEEK
+from federation.protocol.plan import HOURS_PER_WEEK, Mechanism
 from provider_server.fleet.exposure import Slices
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.release import Release
 from provider_server.rounds.network.grid_tenants import GridTenants
-from provider_server.rounds.planning import PlanSettings, make_plan
+from provider_server.rounds.planning import MarginalSpec, PlanSettings, make_plan
 from provider_server.rounds.week import federated_round
 from simulation.run.federation import Federation, found
 from simulation.run.local_grid import LocalGrid, local_task
@@ -36,6 +38,7 @@ from tenant_client.rounds.network.flower_app import client_app
 
 DEADLINE_S = 600.0
 DELTA = 1e-8
+NO_PRIVACY_EPSILON = 1.0  # stands in the plan when noise is switched off; nothing depends on it
 
 
 class DataError(PharoahError):
@@ -104,6 +107,38 @@ class InsecureSilence:
     def laplace_share(self, scale: float, shares: Fraction | int, size: int) -> Integers:
         """Zeros."""
         return np.zeros(size, np.int64)
+
+
+def settings_of(
+    epsilon: float | None, mechanism: Mechanism, edges: Iterable[float], marginals: Iterable[MarginalSpec]
+) -> PlanSettings:
+    """What a replay counts in a round; no `epsilon` where it is without privacy."""
+    return PlanSettings(
+        epsilon=NO_PRIVACY_EPSILON if epsilon is None else epsilon,
+        delta=DELTA,
+        cohort_minimum=1,
+        noise_shares=1,
+        mechanism=mechanism,
+        band_edges_hours=tuple(map(float, edges)),
+        marginals=tuple(marginals),
+    )
+
+
+@contextmanager
+def replaying(
+    lives: Sequence["Life"],
+    settings: PlanSettings,
+    levels: Mapping[str, tuple[str, ...]],
+    *,
+    private: bool,
+    rounds: int,
+) -> Iterator["Replay"]:
+    """A `Replay` in a folder that goes with it."""
+    with (
+        tempfile.TemporaryDirectory() as root,
+        closing(Replay(Path(root), lives, settings, levels, private=private, rounds=rounds)) as replay,
+    ):
+        yield replay
 
 
 class Replay:

@@ -10,13 +10,10 @@ The number of bands is the one with the least error at epsilon 1 if deaths are d
 (ten smooth shares of deaths). Errors with the real deaths were seen beside these; from 3 to 8 bands they hardly differ.
 """
 
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -25,16 +22,15 @@ from numpy.typing import NDArray
 from federation.protocol.life_table import Floats
 from federation.protocol.plan import Mechanism
 from provider_server.fleet.release import Release
-from provider_server.rounds.planning import MarginalSpec, PlanSettings
+from provider_server.rounds.planning import MarginalSpec
 from simulation.replay.bands import band_of, quantile_bands
-from simulation.replay.lives import DELTA, Life, Replay
+from simulation.replay.lives import Life, replaying, settings_of
 from simulation.replay.survival import SurvivalCurve, survival_curve
 
 BANDS = 6
 HOURS_PER_DAY = 24.0
 DIED = 1  # of the column `status`; elsewhere in the literature the same column says 2
 EVERYBODY = "lung"
-NO_PRIVACY_EPSILON = 1.0  # stands in the plan when noise is switched off; nothing depends on it
 
 
 @dataclass(frozen=True)
@@ -68,23 +64,15 @@ def replay_lung(epsilon: float | None, seeds: int) -> Iterator[LungResult | None
     lives = read_lives()
     hours = np.array([life.hours for life in lives])
     edges = quantile_bands(hours, BANDS)
-    settings = PlanSettings(
-        epsilon=NO_PRIVACY_EPSILON if epsilon is None else epsilon,
-        delta=DELTA,
-        cohort_minimum=1,
-        noise_shares=1,
-        mechanism=Mechanism.DISCRETE_LAPLACE,
-        band_edges_hours=tuple(map(float, edges)),
-        marginals=(MarginalSpec("survival", ("study", "band"), (), 1.0),),
+    settings = settings_of(
+        epsilon, Mechanism.DISCRETE_LAPLACE, edges, (MarginalSpec("survival", ("study", "band"), (), 1.0),)
     )
     curves = []
-    with tempfile.TemporaryDirectory() as root:
-        levels = {"study": (EVERYBODY,)}
-        replay = Replay(Path(root), lives, settings, levels, private=epsilon is not None, rounds=seeds)
-        with closing(replay):
-            for _ in range(seeds):
-                curves.append(_curve(hours, replay.round()))
-                yield None
+    levels = {"study": (EVERYBODY,)}
+    with replaying(lives, settings, levels, private=epsilon is not None, rounds=seeds) as replay:
+        for _ in range(seeds):
+            curves.append(_curve(hours, replay.round()))
+            yield None
     yield _result(lives, edges, curves, epsilon, time.monotonic() - began)
 
 

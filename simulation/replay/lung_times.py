@@ -8,12 +8,9 @@ Public are the number of patients and that nobody is followed for more than thre
 invented lifetimes (228 Weibull lives, four forms, censored at random, epsilon 1), before any curve of the patients.
 """
 
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -24,10 +21,9 @@ from provider_server.fleet.release import Release
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
 from simulation.replay.bands import band_of
 from simulation.replay.hidden_times import DIED, LEFT, hidden, plan_epsilon, survival_at_edges
-from simulation.replay.lives import DELTA, Life, Replay, passed_on
+from simulation.replay.lives import DELTA, Life, passed_on, replaying, settings_of
 from simulation.replay.lung import (
     HOURS_PER_DAY,
-    NO_PRIVACY_EPSILON,
     LungResult,
     kaplan_meier,
     read_lives,
@@ -75,28 +71,22 @@ def replay_lung_times(epsilon: float | None, seeds: int) -> Iterator[LungTimesRe
     began = time.monotonic()
     label = yield from passed_on(replay_lung(epsilon, seeds))
     lives, curves = read_lives(), []
-    with tempfile.TemporaryDirectory() as root:
-        levels = {"reason": (DIED, LEFT)}
-        secret = hidden(lives, EDGES[-1])
-        replay = Replay(Path(root), secret, settings(epsilon), levels, private=epsilon is not None, rounds=seeds)
-        with closing(replay):
-            for _ in range(seeds):
-                curves.append(_curve(len(lives), replay.round()))
-                yield None
+    levels = {"reason": (DIED, LEFT)}
+    secret = hidden(lives, EDGES[-1])
+    with replaying(secret, settings(epsilon), levels, private=epsilon is not None, rounds=seeds) as replay:
+        for _ in range(seeds):
+            curves.append(_curve(len(lives), replay.round()))
+            yield None
     yield _result(lives, curves, label, time.monotonic() - began)
 
 
 def settings(epsilon: float | None) -> PlanSettings:
     """Exits by band and kind, for `epsilon` of death and time together."""
-    spent = NO_PRIVACY_EPSILON if epsilon is None else epsilon
-    return PlanSettings(
-        epsilon=plan_epsilon(spent, DELTA, Mechanism.DISCRETE_LAPLACE),
-        delta=DELTA,
-        cohort_minimum=1,
-        noise_shares=1,
-        mechanism=Mechanism.DISCRETE_LAPLACE,
-        band_edges_hours=EDGES,
-        marginals=(MarginalSpec("exits", ("band", "reason"), (), 1.0),),
+    return settings_of(
+        epsilon and plan_epsilon(epsilon, DELTA, Mechanism.DISCRETE_LAPLACE),
+        Mechanism.DISCRETE_LAPLACE,
+        EDGES,
+        (MarginalSpec("exits", ("band", "reason"), (), 1.0),),
     )
 
 

@@ -9,10 +9,8 @@ than the tolerance, and no private answer can follow. The error over the full ra
 """
 
 import csv
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -25,14 +23,13 @@ from federation.protocol.plan import Mechanism
 from provider_server.fleet.release import Release
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
 from simulation.replay.bands import quantile_bands
-from simulation.replay.lives import DELTA, DataError, Life, Replay
+from simulation.replay.lives import DataError, Life, replaying, settings_of
 from simulation.replay.survival import SurvivalCurve, survival_curve
 
 BUCKETS = ("1", "2-4", "5-8", ">8")
 JUDGED_JOBS = 1000
 REPORTED_SHARE = 0.05
 MAX_BANDS = 60
-NO_PRIVACY_EPSILON = 1.0  # stands in the plan when noise is switched off; nothing depends on it
 
 
 @dataclass(frozen=True)
@@ -63,23 +60,18 @@ def replay_philly(file: Path, epsilon: float | None, seeds: int) -> Iterator[Phi
     began = time.monotonic()
     lives = _read_lives(file)
     hours = np.array([life.hours for life in lives])
-    settings = PlanSettings(
-        epsilon=NO_PRIVACY_EPSILON if epsilon is None else epsilon,
-        delta=DELTA,
-        cohort_minimum=1,
-        noise_shares=1,
-        mechanism=Mechanism.DISCRETE_LAPLACE,
-        band_edges_hours=tuple(map(float, quantile_bands(hours, MAX_BANDS))),
-        marginals=(MarginalSpec("survival", ("bucket", "band"), (), 1.0),),
+    settings = settings_of(
+        epsilon,
+        Mechanism.DISCRETE_LAPLACE,
+        quantile_bands(hours, MAX_BANDS),
+        (MarginalSpec("survival", ("bucket", "band"), (), 1.0),),
     )
     curves = []
-    with tempfile.TemporaryDirectory() as root:
-        levels = {"bucket": BUCKETS}
-        replay = Replay(Path(root), lives, settings, levels, private=epsilon is not None, rounds=seeds)
-        with closing(replay):
-            for _ in range(seeds):
-                curves.append(_curves(lives, replay.round()))
-                yield None
+    levels = {"bucket": BUCKETS}
+    with replaying(lives, settings, levels, private=epsilon is not None, rounds=seeds) as replay:
+        for _ in range(seeds):
+            curves.append(_curves(lives, replay.round()))
+            yield None
     yield _result(curves, lives, epsilon, settings, time.monotonic() - began)
 
 

@@ -16,10 +16,8 @@ screened by concordance over all folds; only then did training folds choose amon
 
 import csv
 import gzip
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -36,9 +34,9 @@ from provider_server.fleet.analysis.hazard import Cells, HazardFit, Kind, Model,
 from provider_server.fleet.exposure import Slices
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.release import Release
-from provider_server.rounds.planning import MarginalSpec, PlanSettings
+from provider_server.rounds.planning import MarginalSpec
 from simulation.replay.bands import band_of, bands_from_departures
-from simulation.replay.lives import DELTA, DataError, Life, Replay
+from simulation.replay.lives import DELTA, DataError, Life, replaying, settings_of
 
 PLACES = {"col": 25, "row": 8, "cage": 3, "slot": 8, "node": 4}
 MAX_BANDS = 30
@@ -56,7 +54,6 @@ HOLDOUT_TERMS = (("cage",), ("row",), ("slot",), ("node",), ("batch",), ("band",
 HOLDOUT_PRIOR_SD = 0.5
 HOLDOUT_WEIGHTS = {("cage", "node"): 0.25, ("cage", "slot"): 0.35, ("row",): 0.2, ("batch",): 0.1, ("band",): 0.1}
 Published = Mapping[tuple[str, str], float]
-NO_PRIVACY_EPSILON = 1.0  # stands in the plan when noise is switched off; nothing depends on it
 
 
 @dataclass(frozen=True)
@@ -118,23 +115,18 @@ def replay_titan(file: Path, epsilon: float | None, seeds: int) -> Iterator[Tita
     lives = read_old(file)
     published = read_published(file.parent / PUBLISHED)
     edges = bands_from_departures(np.array([life.hours for life in lives]), MAX_BANDS, day=HOURS_PER_DAY)
-    settings = PlanSettings(
-        epsilon=NO_PRIVACY_EPSILON if epsilon is None else epsilon,
-        delta=DELTA,
-        cohort_minimum=1,
-        noise_shares=1,
-        mechanism=Mechanism.DISCRETE_GAUSSIAN,
-        band_edges_hours=tuple(map(float, edges)),
-        marginals=tuple(MarginalSpec(name, (name,), (), weight) for name, weight in WEIGHTS.items()),
+    settings = settings_of(
+        epsilon,
+        Mechanism.DISCRETE_GAUSSIAN,
+        edges,
+        tuple(MarginalSpec(name, (name,), (), weight) for name, weight in WEIGHTS.items()),
     )
     levels = levels_of(PLACES)
-    with tempfile.TemporaryDirectory() as root:
-        replay = Replay(Path(root), lives, settings, levels, private=epsilon is not None, rounds=seeds)
+    with replaying(lives, settings, levels, private=epsilon is not None, rounds=seeds) as replay:
         cells, fits = cells_of(replay.slices.leases, replay.slices.node_hours, levels), []
-        with closing(replay):
-            for _ in range(seeds):
-                fits.append(fit_ratios(cells, replay.round().tables))
-                yield None
+        for _ in range(seeds):
+            fits.append(fit_ratios(cells, replay.round().tables))
+            yield None
     guessed = guessed_deaths(np.array([life.hours for life in lives]))
     attack = fit_ratios(cells, _one_way(cells, lives, edges, guessed))
     yield _result(fits, published, epsilon, (attack, int(guessed.sum())), len(edges) - 1, time.monotonic() - began)
@@ -164,26 +156,19 @@ def replay_titan_holdout(file: Path, epsilon: float | None, seeds: int) -> Itera
     began = time.monotonic()
     lives = _read_lives(file)
     edges = bands_from_departures(np.array([life.hours for life in lives]), HOLDOUT_BANDS, day=HOURS_PER_DAY)
-    settings = PlanSettings(
-        epsilon=NO_PRIVACY_EPSILON if epsilon is None else epsilon,
-        delta=DELTA,
-        cohort_minimum=1,
-        noise_shares=1,
-        mechanism=Mechanism.DISCRETE_LAPLACE,
-        band_edges_hours=tuple(map(float, edges)),
-        marginals=tuple(
-            MarginalSpec("_".join(term), ("fold", *term), (), weight) for term, weight in HOLDOUT_WEIGHTS.items()
-        ),
+    settings = settings_of(
+        epsilon,
+        Mechanism.DISCRETE_LAPLACE,
+        edges,
+        tuple(MarginalSpec("_".join(term), ("fold", *term), (), weight) for term, weight in HOLDOUT_WEIGHTS.items()),
     )
     levels = levels_of(COVARIATES)
     scores = []
-    with tempfile.TemporaryDirectory() as root:
-        public = {"fold": tuple(str(fold) for fold in range(FOLDS)), **levels}
-        replay = Replay(Path(root), lives, settings, public, private=epsilon is not None, rounds=seeds)
-        with closing(replay):
-            for _ in range(seeds):
-                scores.append(_held_out_scores(replay.slices, levels, lives, replay.round()))
-                yield None
+    public = {"fold": tuple(str(fold) for fold in range(FOLDS)), **levels}
+    with replaying(lives, settings, public, private=epsilon is not None, rounds=seeds) as replay:
+        for _ in range(seeds):
+            scores.append(_held_out_scores(replay.slices, levels, lives, replay.round()))
+            yield None
     yield _held_out_result(lives, scores, epsilon, began)
 
 

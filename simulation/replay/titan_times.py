@@ -9,10 +9,8 @@ about three times as far as one exit that moves by the spread of the bands. That
 are a product over places were chosen with the published ratios in view. Such a choice is not part of the epsilon.
 """
 
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -25,9 +23,8 @@ from provider_server.fleet.analysis.hazard import HazardFit
 from provider_server.fleet.release import Release
 from provider_server.rounds.planning import MarginalSpec, PlanSettings
 from simulation.replay.hidden_times import DIED, expected_hours, hidden, plan_epsilon
-from simulation.replay.lives import DELTA, Life, Replay, passed_on
+from simulation.replay.lives import DELTA, Life, passed_on, replaying, settings_of
 from simulation.replay.titan import (
-    NO_PRIVACY_EPSILON,
     PLACES,
     PUBLISHED,
     WEIGHTS,
@@ -80,13 +77,11 @@ def replay_titan_times(file: Path, epsilon: float | None, seeds: int) -> Iterato
     began = time.monotonic()
     label = yield from passed_on(replay_titan(file, epsilon, seeds))
     lives, fits = hidden(read_old(file), EDGES[-1]), []
-    with tempfile.TemporaryDirectory() as root:
-        levels = {**levels_of(PLACES), "reason": (DIED,)}
-        replay = Replay(Path(root), lives, settings(epsilon), levels, private=epsilon is not None, rounds=seeds)
-        with closing(replay):
-            for _ in range(seeds):
-                fits.append(_fit(lives, replay.round()))
-                yield None
+    levels = {**levels_of(PLACES), "reason": (DIED,)}
+    with replaying(lives, settings(epsilon), levels, private=epsilon is not None, rounds=seeds) as replay:
+        for _ in range(seeds):
+            fits.append(_fit(lives, replay.round()))
+            yield None
     yield _result(fits, read_published(file.parent / PUBLISHED), label, time.monotonic() - began)
 
 
@@ -94,15 +89,11 @@ def settings(epsilon: float | None) -> PlanSettings:
     """Deaths by place and by band, and exits by place and band, for `epsilon` of death and time together."""
     deaths = [MarginalSpec(name, (name, "reason"), (), (1.0 - EXITS_SHARE) * WEIGHTS[name]) for name in PLACES]
     exits = [MarginalSpec(f"{name}_exits", (name, "band"), (), EXITS_SHARE * WEIGHTS[name]) for name in PLACES]
-    spent = NO_PRIVACY_EPSILON if epsilon is None else epsilon
-    return PlanSettings(
-        epsilon=plan_epsilon(spent, DELTA, Mechanism.DISCRETE_GAUSSIAN),
-        delta=DELTA,
-        cohort_minimum=1,
-        noise_shares=1,
-        mechanism=Mechanism.DISCRETE_GAUSSIAN,
-        band_edges_hours=EDGES,
-        marginals=(*deaths, MarginalSpec("band", ("band", "reason"), (), WEIGHTS["band"]), *exits),
+    return settings_of(
+        epsilon and plan_epsilon(epsilon, DELTA, Mechanism.DISCRETE_GAUSSIAN),
+        Mechanism.DISCRETE_GAUSSIAN,
+        EDGES,
+        (*deaths, MarginalSpec("band", ("band", "reason"), (), WEIGHTS["band"]), *exits),
     )
 
 

@@ -7,11 +7,10 @@ import typer
 from simulation.run.engines import Kind
 
 EngineKind = Annotated[
-    Kind, typer.Option("--engine", help="What does the work side by side: processes of this machine, or Ray.")
-]
-Address = Annotated[
-    str | None,
-    typer.Option(help="Of a Ray cluster, host:port; without it Ray starts on this machine.", show_default=False),
+    Kind,
+    typer.Option(
+        "--engine", help="What does the work side by side: processes of this machine, or Ray, here or at RAY_ADDRESS."
+    ),
 ]
 Set = Annotated[
     list[str] | None,

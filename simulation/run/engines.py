@@ -35,6 +35,7 @@ R = TypeVar("R")
 
 ATTEMPTS = 10  # of a piece whose node dies
 CONNECT_S = 10.0
+_HERE = "local"
 _USAGE = "RAY_USAGE_STATS_ENABLED"
 
 
@@ -57,14 +58,12 @@ class Engine(Protocol):
 
 
 @contextmanager
-def engine(kind: Kind, address: str | None = None) -> Iterator[Engine]:
-    """An engine while the block runs. `address` is that of a Ray cluster; EngineFailed where there is none."""
+def engine(kind: Kind) -> Iterator[Engine]:
+    """An engine while the block runs; EngineFailed where there is no Ray at `RAY_ADDRESS`."""
     if kind is Kind.PROCESSES:
-        if address is not None:
-            raise EngineFailed("only Ray has an address", hint="pass --engine ray, too")
         yield Processes()
         return
-    with _ray(address) as ray:
+    with _ray(os.environ.get("RAY_ADDRESS", _HERE)) as ray:
         yield OverRay(ray)
 
 
@@ -144,15 +143,15 @@ class OverRay:
 
 
 @contextmanager
-def _ray(address: str | None) -> Iterator[Any]:
+def _ray(address: str) -> Iterator[Any]:
     os.environ.setdefault(_USAGE, "0")
     try:
         ray = importlib.import_module("ray")
     except ModuleNotFoundError as error:
         raise EngineFailed("Ray is not installed", hint="pip install 'pharoah[ray]'") from error
-    if address is not None:
+    if address != _HERE:
         _check_answers(address)
-    ray.init(address=address or "local", log_to_driver=False, configure_logging=False)
+    ray.init(address=address, log_to_driver=False, configure_logging=False)
     try:
         yield ray
     finally:

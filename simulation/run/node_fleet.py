@@ -3,7 +3,6 @@
 Each program is a process with a home of its own, at the SuperLink of the provider's.
 """
 
-import os
 import random
 import signal
 import subprocess
@@ -13,7 +12,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from federation.base.key_files import read
 from provider_server.rounds.home import CONTROL
@@ -98,15 +96,3 @@ class Fleet:
                 killer.join()
         for each in dying:
             each.result()
-
-
-def cpu_seconds(pid: int) -> float:
-    """Of a process that runs, by itself and the system for it."""
-    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
-def memory_bytes(pid: int) -> int:
-    """Proportional set size: what several processes share counts in parts."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return 1024 * int(next(line for line in lines if line.startswith("Pss:")).split()[1])

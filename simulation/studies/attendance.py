@@ -34,11 +34,11 @@ from federation.protocol.plan import Plan
 from provider_server.fleet.exposure import Slices, expose
 from provider_server.fleet.learning.findings import learn
 from provider_server.fleet.release import Answered, Release
+from provider_server.rounds.opening import release
 from provider_server.rounds.planning import MarginalSpec, make_plan
-from provider_server.rounds.release import release
 from provider_server.rounds.settings import PlanTable
 from simulation.cloud.scenario import load
-from simulation.run.engine_options import Address, EngineKind
+from simulation.run.engine_options import EngineKind
 from simulation.run.engines import Kind
 from simulation.studies import learning
 from simulation.studies.learning import NO_TRUSTEE, SELECTION_KEY, Year
@@ -218,10 +218,9 @@ def run(
     seed: Seed = 0,
     seeds: Annotated[int, typer.Option("--seeds", "--clouds", min=0, help="Number of clouds; 0: noise alone.")] = 5,
     engine: EngineKind = Kind.PROCESSES,
-    address: Address = None,
     *,
     quick: Quick = False,
 ) -> Table:
     """Noise over the ideal when not everybody answers, and the accuracy of findings then."""
-    judged = by_seed(engine, address, _of_cloud, quick, range(seed, seed + seeds))
+    judged = by_seed(engine, _of_cloud, quick, range(seed, seed + seeds))
     return Table(summary(list(rows(SystemSampler(), quick=quick)), judged))

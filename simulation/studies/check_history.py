@@ -31,7 +31,7 @@ from provider_server.fleet.learning.findings import learn
 from provider_server.fleet.release import Release
 from simulation.judge.histories import Histories, alone, with_bundle
 from simulation.judge.user_loop import Trial
-from simulation.run.engine_options import Address, EngineKind
+from simulation.run.engine_options import EngineKind
 from simulation.run.engines import Kind
 from simulation.studies import learning
 from simulation.studies.attendance import InsecureRepeatable
@@ -142,9 +142,8 @@ def run(
     seed: Seed = 0,
     seeds: Seeds = 20,
     engine: EngineKind = Kind.PROCESSES,
-    address: Address = None,
     *,
     quick: Quick = False,
 ) -> Table:
     """Precision of checks by a tenant's own history, by the bundle, and by both, after 13 and 26 weeks."""
-    return Table(summary(by_seed(engine, address, _of_cloud, quick, range(seed, seed + seeds))))
+    return Table(summary(by_seed(engine, _of_cloud, quick, range(seed, seed + seeds))))

@@ -13,7 +13,7 @@ Means over seeds, counts of all seeds together.
 `coverage_others`            the same of all other pairs, whose ratio is 1
 `width_planted`, `width_others`  how many times the lower end of these intervals is in the upper, the median
 `coverage_hazards`           the same of hazards
-`versions`                   which versions of archetypes were split (`field_versions`)
+`versions`                   which versions of archetypes were split
 
 Where a share of failures is visible to the provider, what its operators see is judged: tenants' sums and its own
 failures, exactly. Where nothing is, a bundle is, from sums alone. Bundles of the other cells say that too: whatever is
@@ -21,11 +21,11 @@ visible, they are those of the cells `…_visible_0`. Generator and learner shar
 the scenario and here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby
+from itertools import combinations, groupby
 from typing import Annotated
 
 import msgspec
@@ -38,20 +38,73 @@ from federation.protocol.bundle import PairJudgement
 from federation.protocol.noise import NoiseSampler, SystemSampler
 from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.fleet.analysis.mismatch import WORSE_FROM
+from provider_server.fleet.analysis.versions import Partition
 from provider_server.fleet.learning.findings import Findings, learn
 from provider_server.fleet.own_failures import OwnFailure, OwnRecord
 from provider_server.fleet.release import Release
 from simulation.cloud.profiles import Floats
 from simulation.cloud.visibility import visible
-from simulation.run.engine_options import Address, EngineKind
+from simulation.run.engine_options import EngineKind
 from simulation.run.engines import Kind
 from simulation.studies import attendance, learning
 from simulation.studies.field_cells import CELLS, CORNERS, EVERY, SIZED, Cell
 from simulation.studies.field_decisions import Decision, Reliability, decisions, reliability
 from simulation.studies.field_oracle import log_likelihood_ratios
-from simulation.studies.field_versions import VersionsFound, found_versions, together
 from simulation.studies.learning import Year
 from simulation.studies.study import Only, Quick, Seed, Seeds, Table, by_seed, chosen
+
+# ---- versions --------------------------------------------------------------------------------------------------------
+
+
+FAR = 1.5
+
+
+class VersionsFound(msgspec.Struct, frozen=True):
+    """Pairs of versions of one archetype whose rates are `alike`, `differ`, or differ by `FAR` times or more (`far`).
+
+    Beside each how many were split; and of archetypes without any difference, `same`.
+    """
+
+    alike: int
+    alike_split: int
+    differ: int
+    differ_split: int
+    far: int
+    far_split: int
+    same: int
+    same_split: int
+
+
+def found_versions(partitions: Mapping[str, Partition], rates: Floats) -> VersionsFound:
+    """Of groups of the workloads whose true `rates` (workloads,) these are."""
+    counts = dict.fromkeys(VersionsFound.__struct_fields__, 0)
+    for found in partitions.values():
+        log_rate = {version: float(np.log(rates[_number(version)])) for version in found.versions}
+        group = {version: place for place, one in enumerate(found.groups) for version in one.versions}
+        if len(log_rate) > 1 and np.ptp([*log_rate.values()]) < 1e-9:
+            _count(counts, "same", split=len(found.groups) > 1)
+        for one, other in combinations(found.versions, 2):
+            apart, split = abs(log_rate[one] - log_rate[other]), group[one] != group[other]
+            _count(counts, "alike" if apart < 1e-9 else "differ", split=split)
+            if apart > np.log(FAR):
+                _count(counts, "far", split=split)
+    return VersionsFound(**counts)
+
+
+def together(found: Iterable[VersionsFound]) -> VersionsFound:
+    """Of all clouds."""
+    every = list(found)
+    return VersionsFound(*(sum(getattr(one, name) for one in every) for name in VersionsFound.__struct_fields__))
+
+
+def _count(counts: dict[str, int], kind: str, *, split: bool) -> None:
+    counts[kind] += 1
+    counts[f"{kind}_split"] += split
+
+
+def _number(token: str) -> int:
+    return int(token.rpartition(" ")[2])
+
 
 TWICE = 3  # every third workload is seen twice as often
 CORNER_SEEDS = 3
@@ -263,7 +316,6 @@ def run(
     seeds: Seeds = 20,
     only: Only = None,
     engine: EngineKind = Kind.PROCESSES,
-    address: Address = None,
     *,
     corners: Annotated[
         bool, typer.Option("--corners", help="Besides, 12 clouds with several factors changed at once; 3 of each.")
@@ -277,5 +329,5 @@ def run(
     names = chosen(only, EVERY) if only else tuple(CELLS)
     names = tuple(dict.fromkeys((*names, *(CORNERS if corners else ()), *(SIZED if sizes else ()))))
     shared = SystemSampler(), quick
-    seen = by_seed(engine, address, _of_year, shared, years(names, range(seed, seed + seeds)))
+    seen = by_seed(engine, _of_year, shared, years(names, range(seed, seed + seeds)))
     return Table(summary(names, seen))

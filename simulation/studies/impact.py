@@ -30,7 +30,7 @@ from simulation.cloud.scenario import Scenario, load
 from simulation.judge.histories import Histories, alone, with_bundle
 from simulation.judge.impact import Impact, OwnHistory, check_all, impact, judged, on_mismatch, on_warning
 from simulation.judge.user_loop import Costs, Trial, World, learning_weeks, world_of
-from simulation.run.engine_options import Address, EngineKind
+from simulation.run.engine_options import EngineKind
 from simulation.run.engines import Kind
 from simulation.studies.learning import (
     EPSILONS,
@@ -201,7 +201,6 @@ def run(
     seeds: Seeds = 5,
     only: Only = None,
     engine: EngineKind = Kind.PROCESSES,
-    address: Address = None,
     *,
     first: Annotated[
         bool, typer.Option("--first-bundle", help="Only of jobs that begin under the first bundle: much quicker.")
@@ -210,5 +209,5 @@ def run(
 ) -> Table:
     """Benefit of checks and hints over a year of the standard scenario: mean and range over clouds."""
     asked = Asked(chosen(only, LEVELS), first, quick)
-    found = by_seed(engine, address, _work, (SystemSampler(), asked), range(seed, seed + seeds))
+    found = by_seed(engine, _work, (SystemSampler(), asked), range(seed, seed + seeds))
     return Table(summary(found, asked.levels))

@@ -43,13 +43,13 @@ from provider_server.fleet.learning.findings import Findings, learn
 from provider_server.fleet.learning.verdicts import PairFinding
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.release import Answered, Release
+from provider_server.rounds.opening import release
 from provider_server.rounds.planning import PlanSettings, make_plan
-from provider_server.rounds.release import release
 from provider_server.rounds.settings import PlanTable
 from simulation.cloud import cloud as world
 from simulation.cloud.scenario import Scenario, load
 from simulation.cloud.truth import context_features
-from simulation.run.engine_options import Address, EngineKind
+from simulation.run.engine_options import EngineKind
 from simulation.run.engines import Kind
 from simulation.run.play import settings_of
 from simulation.studies.study import Quick, Seed, Seeds, Table, by_seed
@@ -130,13 +130,12 @@ def run(
     seed: Seed = 0,
     seeds: Seeds = 20,
     engine: EngineKind = Kind.PROCESSES,
-    address: Address = None,
     *,
     quick: Quick = False,
 ) -> Table:
     """Accuracy of findings from a year of the standard scenario: without privacy, at epsilon 1 and 2."""
     shared = SystemSampler(), quick
-    return Table(summary(by_seed(engine, address, of_seed, shared, range(seed, seed + seeds))))
+    return Table(summary(by_seed(engine, of_seed, shared, range(seed, seed + seeds))))
 
 
 def small(scenario: Scenario) -> Scenario:

@@ -23,7 +23,7 @@ import msgspec
 from federation.protocol.bundle import PairJudgement
 from provider_server.fleet.learning.findings import learn
 from provider_server.fleet.learning.verdicts import Pair, PairFinding, within_budget
-from simulation.run.engine_options import Address, EngineKind
+from simulation.run.engine_options import EngineKind
 from simulation.run.engines import Kind
 from simulation.studies import learning
 from simulation.studies.attendance import InsecureRepeatable
@@ -138,10 +138,9 @@ def run(
     seeds: Seeds = 3,
     only: Only = None,
     engine: EngineKind = Kind.PROCESSES,
-    address: Address = None,
     *,
     quick: Quick = False,
 ) -> Table:
     """False accusations that a year of bundles makes, each counted once, with a budget over all bundles and without."""
     years = [(name, at) for name in chosen(only, CELLS) for at in range(seed, seed + seeds)]
-    return Table(summary(by_seed(engine, address, _year, quick, years)))
+    return Table(summary(by_seed(engine, _year, quick, years)))

@@ -29,10 +29,9 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 
 from federation.base.screen import say
 from simulation.studies.study import ROOT, Table
@@ -170,14 +169,12 @@ def _with_interval(values: Any) -> dict[str, float]:
     return {"median": float(np.median(values)), "low": float(low), "high": float(high)}
 
 
-def run(
-    rounds: Annotated[int, typer.Option(min=1, help="Each takes one sample.")] = 20,
-    pairs: Annotated[int, typer.Option(min=1, help="Steps with and without the hook, in a round.")] = 60,
-) -> Table:
+def run() -> Table:
     """What the hook adds to a step of examples/ddp.py, within one run, by both clocks."""
     from tenant_client.doctor.run.hook.pacing import PacingSettings
 
     say(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores before the start")
+    rounds, pairs = 20, 60  # a round takes one sample; pairs of steps, with and without the hook
     noted = paired(rounds, pairs)
     say(f"load average {os.getloadavg()[0]:.1f} at the end; the job itself is 2 of it")
     size = {"rounds": rounds, "pairs": rounds * pairs}

@@ -214,7 +214,7 @@ def _collected(on: Stage, plan: Plan, contributors: int, costs: Costs) -> Round:
     for number in others:
         _received(on, round_, _contribution(on.keys, plan, number, sampler), costs)
     with on.provider.running():
-        round_.close(lambda tenants: [tenants])
+        round_.close(lambda plan, tenants: [tenants])
     return round_
 
 

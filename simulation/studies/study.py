@@ -136,9 +136,9 @@ def tracked(steps: Iterable[T], total: int, what: str = "clouds") -> list[T]:
         return list(progress.track(steps, total=total, description=what))
 
 
-def by_seed(kind: Kind, address: str | None, work: Callable[[S, R], list[T]], shared: S, items: Sequence[R]) -> list[T]:
+def by_seed(kind: Kind, work: Callable[[S, R], list[T]], shared: S, items: Sequence[R]) -> list[T]:
     """All that `work` finds of every item, which are seeds, on an engine."""
-    with engines.engine(kind, address) as engine:
+    with engines.engine(kind) as engine:
         return [one for found in tracked(engine.map(work, shared, items), len(items)) for one in found]
 
 

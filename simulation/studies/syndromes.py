@@ -63,7 +63,7 @@ PAUSES = ("checkpoint", "evaluation", "compilation", "stall_of_loader", "stall_o
 FIRST_STEPS = 5
 GRADIENT_KBIT = 500  # of a step, by ring and both ways: over a throttled link, gradients take about a step
 STEPS_S = (0.05, 0.3, 1.0, 3.0)
-FAULT_S, QUIET_S, AFTER_S, START_S = 18.0, 18.0, 10.0, 22.0
+FAULT_S, PAUSE_S, QUIET_S, AFTER_S, START_S = 18.0, 60.0, 18.0, 10.0, 22.0
 POLL_S = 1.0
 CONNECTS_IN_S, ENDS_IN_S, NO_HANG_S = 240.0, 60.0, 8.0
 
@@ -313,7 +313,6 @@ def _shares(found: Sequence[Found]) -> dict[str, Any]:
 def run(
     jobs: Annotated[int, typer.Option(min=0, help="With faults, all kinds in each.")] = 4,
     clean: Annotated[int, typer.Option(min=0, help="Without faults, all pauses in each.")] = 2,
-    pause_s: Annotated[float, typer.Option(min=1, help="Length of a pause.")] = 60.0,
     seed: Seed = 1,
     only: Only = None,
 ) -> Table:
@@ -326,5 +325,5 @@ def run(
         rng.shuffle(passing)
         last = [kind for kind in kinds if kind == LAST[number % len(LAST)]]
         plans.append(plan([*passing, *last], rng.choice((2, 3, 4)), rng, FAULT_S))
-    plans += [plan(rng.sample(PAUSES, len(PAUSES)), rng.choice((2, 3, 4)), rng, pause_s) for _ in range(clean)]
+    plans += [plan(rng.sample(PAUSES, len(PAUSES)), rng.choice((2, 3, 4)), rng, PAUSE_S) for _ in range(clean)]
     return Table(figures(tracked(map(observed, plans), len(plans), "jobs")))

@@ -19,7 +19,7 @@ from simulation.judge.report import write_report
 from simulation.judge.score import META_PER_1000_NODE_DAYS, Outcome
 from simulation.judge.sweep import grid_of, outcome_of, runs_of
 from simulation.run import engines
-from simulation.run.engine_options import Address, EngineKind, NoiseSeed, Set
+from simulation.run.engine_options import EngineKind, NoiseSeed, Set
 from simulation.run.engines import Kind
 from simulation.run.processes import homes
 
@@ -36,7 +36,6 @@ def run(
         Path | None, typer.Option(help="Folder for outcome.json, report.html and all homes.", show_default=False)
     ] = None,
     engine: EngineKind = Kind.PROCESSES,
-    address: Address = None,
     *,
     force: Force = False,
     as_json: AsJson = False,
@@ -53,7 +52,7 @@ def run(
     (one,) = runs_of(scenario, cells, [seed], noise_seed)
     tell(f"scenario {scenario}, seed {seed}")
     check_new(out, force=force)
-    with engines.engine(engine, address) as side_by_side, homes(out) as root:
+    with engines.engine(engine) as side_by_side, homes(out) as root:
         outcome = outcome_of(one, root, side_by_side, tell)
     if out is not None:
         _write(outcome, out)

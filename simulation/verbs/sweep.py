@@ -13,7 +13,7 @@ from federation.base.screen import say, show, show_json
 from federation.base.visible import counted_as
 from simulation.judge.sweep import Played, SweepResult, csv_of, grid_of, results, runs_of
 from simulation.run import engines
-from simulation.run.engine_options import Address, EngineKind, NoiseSeed, Set
+from simulation.run.engine_options import EngineKind, NoiseSeed, Set
 from simulation.run.engines import Kind
 
 FILE = "sweep.csv"
@@ -30,7 +30,6 @@ def sweep(
         typer.Option(help="Folder for sweep.csv and each run's results. Run again, it goes on.", show_default=False),
     ] = None,
     engine: EngineKind = Kind.PROCESSES,
-    address: Address = None,
     *,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
     as_json: AsJson = False,
@@ -43,7 +42,7 @@ def sweep(
     runs = runs_of(scenario, grid_of(set_ or []), range(seed, seed + seeds), noise_seed)
     with ExitStack() as until_over:
         folder = out or Path(until_over.enter_context(tempfile.TemporaryDirectory(prefix="pharoah-sweep-")))
-        side_by_side = until_over.enter_context(engines.engine(engine, address))
+        side_by_side = until_over.enter_context(engines.engine(engine))
         say(f"{counted_as(len(runs), 'run')} of {scenario}")
         table: list[str] = []
         found: list[Played] = []

@@ -40,12 +40,11 @@ from federation.protocol.round_messages import (
     RegistrationRequest,
 )
 from tenant_client.doctor.records.bundle_log import BundleLog
-from tenant_client.doctor.records.database import refuse_earlier
+from tenant_client.doctor.records.database import refuse_earlier, selection_key
 from tenant_client.doctor.records.endorsed_sets import EndorsedSets, waited_since
 from tenant_client.doctor.records.grant_log import GrantLog
 from tenant_client.doctor.records.journal import Failure, GrantChanged, Journal, Unit
 from tenant_client.doctor.records.ledger import Charge, Ledger
-from tenant_client.doctor.records.local_secrets import selection_key
 from tenant_client.doctor.records.outbox import Outbox
 from tenant_client.doctor.records.outcomes import SentOutcome, noted
 from tenant_client.doctor.records.questions import SentQuestions, noted as noted_questions

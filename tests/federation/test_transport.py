@@ -52,7 +52,7 @@ from provider_server.rounds.network import trustee_service as providers_side
 from simulation.run.processes import free_ports
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.workload.descriptor import rungs
-from tenant_client.rounds.network.trustee_service import RemoteTrustee
+from tenant_client.rounds.network.connect import RemoteTrustee
 from tenant_client.rounds.tokens import TokenSource, TrusteeService
 from tests.support import waiting
 from tests.support.factories import TENANTS, Cast, a_descriptor, a_plan, keys, ownerships, plan_digest, signed

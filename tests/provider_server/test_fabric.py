@@ -15,11 +15,11 @@ from federation.base.route import HopHealth
 from provider_server.fleet.fabric import Cable, CableEnd, Fabric, FabricHealth, routes
 from provider_server.fleet.fabric_files import FabricError, load_fabric
 from provider_server.fleet.hints.node_reports import NodeReport
-from provider_server.fleet.hints.path_health import LIMITS, health_of
 from provider_server.fleet.telemetry.catalogue import METRICS
 from provider_server.fleet.telemetry.inventory import Inventory, load
 from provider_server.fleet.telemetry.summaries import HourSummary
 from provider_server.program.cli import app
+from provider_server.program.verbs.path import LIMITS, health_of
 
 NONE = FabricHealth()
 

@@ -45,7 +45,7 @@ from provider_server.rounds.store.round_store import LostStep
 from provider_server.rounds.week import MaskHolder, Stage
 from simulation.run.federation import Federation
 from simulation.run.local_grid import LocalGrid
-from tenant_client.doctor.records.local_secrets import selection_key
+from tenant_client.doctor.records.database import selection_key
 from tenant_client.doctor.workload.descriptor import own_sketch, rungs
 from tenant_client.rounds.network.flower_app import client_app
 from tests.support import schemas

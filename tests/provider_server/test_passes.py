@@ -39,11 +39,10 @@ from provider_server.rounds.online.passes import LIST_AGAIN_WEEKS, LISTED_WEEKS,
 from provider_server.rounds.online.service import serve_online
 from provider_server.rounds.online.sessions import Sessions
 from simulation.run.federation import Federation
-from tenant_client.doctor.records import passes as kept_passes
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.questions import noted
 from tenant_client.program.cli import app
-from tenant_client.rounds.network import anonymous
+from tenant_client.rounds.network import anonymous, anonymous as kept_passes
 from tenant_client.rounds.network.anonymous import SPREAD_S, NoPass, ask, buy, order_moment
 from tenant_client.rounds.network.provider_service import Online
 from tests.provider_server.test_online import HOST, KEY, Hints, Served, a_bundle, line, tls

@@ -31,8 +31,8 @@ from provider_server.fleet.analysis.prediction import (
     score,
 )
 from provider_server.fleet.exposure import rows_of
-from provider_server.fleet.learning import windows
-from provider_server.fleet.learning.windows import infrastructure, mean_risks, predict_window
+from provider_server.fleet.learning import publication_gate as windows
+from provider_server.fleet.learning.publication_gate import infrastructure, mean_risks, predict_window
 from provider_server.fleet.release import Release
 from simulation.cloud.scenario import load
 from simulation.studies.learning import Year, live, releases, small

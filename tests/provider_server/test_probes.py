@@ -12,9 +12,8 @@ from federation.base.clock import now_hour
 from provider_server.fleet.analysis.probe_plan import LEAD_H, Probe, ProbeState, plan, worth
 from provider_server.fleet.hints import node_reports
 from provider_server.fleet.hints.node_placement import PlacedNode
-from provider_server.fleet.hints.node_probes import ProbeVisit, probes
+from provider_server.fleet.hints.node_probes import ProbeVisit, UnusableTests, probes, read_tests
 from provider_server.fleet.hints.node_reports import NodeReport
-from provider_server.fleet.probe_files import UnusableTests, read_tests
 from provider_server.program.cli import app
 
 MINUTE = Probe("a", 1.0)

@@ -16,7 +16,7 @@ from federation.protocol.noise import NoiseSampler, noise_variances, to_ring
 from federation.protocol.plan import Mechanism, Plan
 from provider_server.fleet.exposure import Slices, expose
 from provider_server.fleet.release import Answered, Release, StoredRelease, from_bytes, to_bytes
-from provider_server.rounds.release import release
+from provider_server.rounds.opening import release
 from provider_server.rounds.store.store import Store
 from tests.support.changing import replace
 from tests.support.factories import (

@@ -110,7 +110,7 @@ def filled(store: RoundStore, tenants: int = TENANTS, values: Sequence[int] | No
 
 def closed(store: RoundStore, group: Grouping | None = None) -> Round:
     collected = filled(store)
-    close(collected, group=group or (lambda contributors: [contributors]))
+    close(collected, group=group or (lambda plan, contributors: [contributors]))
     return collected
 
 
@@ -122,7 +122,7 @@ def unmasking(store: RoundStore, values: Sequence[int] | None = None) -> Round:
     return collected
 
 
-def in_halves(contributors: Sequence[TenantId]) -> list[Sequence[TenantId]]:
+def in_halves(_plan: Plan, contributors: Sequence[TenantId]) -> list[Sequence[TenantId]]:
     return [contributors[:2], contributors[2:]]
 
 
@@ -404,7 +404,7 @@ def test_a_faulty_answer_does_not_bar_its_sender_from_a_good_one(store: RoundSto
 
 def test_the_request_names_plan_groups_and_owners_under_the_providers_key(store: RoundStore) -> None:
     collected = filled(store, 4)
-    collected.close(lambda contributors: [contributors[:1], contributors[:0:-1]])
+    collected.close(lambda plan, contributors: [contributors[:1], contributors[:0:-1]])
     request = open_signed(UnmaskRequest, collected.request, keys().provider.public)
     everybody = tuple(sorted(keys().tenant_id(tenant) for tenant in range(4)))
     assert open_signed(Plan, request.plan, keys().provider.public) == PLAN
@@ -529,7 +529,7 @@ def test_every_group_is_opened_by_itself(store: RoundStore) -> None:
     round_ = filled(store, values=[1, 2, 4, 8, 16])
     ids = [keys().tenant_id(tenant) for tenant in range(TENANTS)]
     round_.close(
-        lambda _: [[ids[3], ids[0]], [ids[1], ids[2], ids[4]]],
+        lambda _plan, _: [[ids[3], ids[0]], [ids[1], ids[2], ids[4]]],
     )
     for trustee in QUORUM:
         round_.endorse(trustee, an_endorsement(round_, trustee))

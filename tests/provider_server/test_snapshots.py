@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from provider_server.fleet.learning import hardware
-from provider_server.fleet.snapshot_files import BadSnapshot, read, text_of
 from provider_server.program.cli import app
+from provider_server.program.verbs.snapshots import BadSnapshot, read, text_of
 from tests.provider_server.test_live import Scene, feed, scene
 from tests.support.schemas import held
 

@@ -25,17 +25,11 @@ from federation.protocol.service_messages import Action, HintState, Outcome as A
 from provider_server.fleet.hints.episodes import Draft
 from provider_server.program.cli import app
 from provider_server.rounds.round import Round
+from provider_server.rounds.store import schema
 from provider_server.rounds.store.claims import RoundsHeld
-from provider_server.rounds.store.migrations.upgrade import (
-    _LOCK,
-    ForeignDatabase,
-    NewerDatabase,
-    NoStore,
-    OlderRounds,
-    newest_version,
-)
 from provider_server.rounds.store.revocations import LIFETIME_S, SLACK_S
 from provider_server.rounds.store.round_store import Answer, LostStep, Outcome, RoundState, Step
+from provider_server.rounds.store.schema import _LOCK, ForeignDatabase, NewerDatabase, NoStore, OlderRounds
 from provider_server.rounds.store.store import BadDatabase, Store, StoreNotEmpty
 from provider_server.rounds.store.tables import metadata
 from tests.support.changing import replace
@@ -67,17 +61,6 @@ BOTH = ["sqlite", pytest.param("postgresql", marks=ON_POSTGRESQL)]
 ROOT = Path(__file__).resolve().parents[2]
 ROUND = RoundId(b"a" * 16)
 ROUND_UNDER_WAY = RoundId(b"u" * 16)
-
-# What the program made before there were migrations.
-OLD_TABLES = """
-CREATE TABLE leases (lease BLOB NOT NULL, tenant BLOB NOT NULL, nodes INTEGER NOT NULL, start_h FLOAT NOT NULL,
-    end_h FLOAT NOT NULL, contexts TEXT NOT NULL, ladder TEXT, PRIMARY KEY (lease));
-CREATE INDEX ix_leases_end_h ON leases (end_h);
-CREATE INDEX ix_leases_start_h ON leases (start_h);
-CREATE TABLE releases (number INTEGER NOT NULL, round_id BLOB NOT NULL, release BLOB NOT NULL,
-    PRIMARY KEY (number), UNIQUE (round_id));
-CREATE TABLE bundles (number INTEGER NOT NULL, bundle BLOB NOT NULL, PRIMARY KEY (number));
-"""
 
 NewPlace = Callable[[str], Path | str]
 
@@ -438,33 +421,7 @@ def test_the_end_of_a_round_leaves_its_release_and_its_scores_and_drops_the_cont
     assert len(releases_in(store)) == 2
 
 
-def test_a_store_of_rounds_in_an_earlier_form_is_refused_and_not_touched(store: Store, place: NewPlace) -> None:
-    """An upgrade must not leave releases behind that nothing reads."""
-    sql(store, "CREATE TABLE masked_counts (number INTEGER)")
-    sql(store, "UPDATE alembic_version SET version_num = '0014'")
-    store.rounds.add(ROUND, RoundState.COLLECTING, b"plan of before")
-    before = rows(store)
-    with pytest.raises(OlderRounds, match="does not read"):
-        Store(place("provider"))
-    assert rows(store) == before
-    with store._engine.connect() as connection:
-        assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == "0014"
-    assert sa.inspect(store._engine).has_table("masked_counts")
-
-
 # ---- opening -------------------------------------------------------------------------------------------------------
-
-
-def test_the_schema_of_the_migrations_is_the_schema_of_the_code(store: Store) -> None:
-    inspector = sa.inspect(store._engine)
-    assert set(inspector.get_table_names()) == {*metadata.tables, "alembic_version"}
-    for table in metadata.sorted_tables:
-        made = {
-            column["name"]: (column["type"]._type_affinity, column["nullable"])
-            for column in inspector.get_columns(table.name)
-        }
-        assert made == {column.name: (column.type._type_affinity, column.nullable) for column in table.columns}
-        assert {str(index["name"]) for index in inspector.get_indexes(table.name)} >= {i.name for i in table.indexes}
 
 
 def test_threads_may_open_new_stores_at_once(place: NewPlace) -> None:
@@ -501,12 +458,17 @@ def test_an_opener_waits_for_another_that_takes_the_steps(postgresql: Server) ->
     engine.dispose()
 
 
-def test_a_newer_database_is_refused_and_not_touched(store: Store, place: NewPlace) -> None:
-    sql(store, "UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(NewerDatabase, match=rf"'9999'.*'{newest_version()}'"):
+@pytest.mark.parametrize(("version", "refusal"), [("9999", NewerDatabase), ("0014", OlderRounds)])
+def test_a_database_of_another_version_is_refused_and_not_touched(
+    store: Store, place: NewPlace, version: str, refusal: type[Refusal]
+) -> None:
+    sql(store, f"UPDATE alembic_version SET version_num = '{version}'")  # noqa: S608  # ours
+    before = rows(store)
+    with pytest.raises(refusal, match=rf"'{version}'.*'{schema.VERSION}'"):
         Store(place("provider"))
+    assert rows(store) == before
     with store._engine.connect() as connection:
-        assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == "9999"
+        assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == version
 
 
 @pytest.mark.parametrize("table", ["releases", "evaluations"])
@@ -531,31 +493,12 @@ def test_a_store_that_must_be_there_is_not_made(place: NewPlace) -> None:
     Store(where, create=False).close()
 
 
-def schema(file: Path) -> set[tuple[str, str, str]]:
-    with closing(sqlite3.connect(file)) as database:
-        listed = database.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master").fetchall()
-    return {(kind, name, "".join(text.split())) for kind, name, text in listed}
-
-
-def test_a_file_from_before_there_were_migrations_keeps_its_rows(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "old.db")) as old:
-        old.executescript(OLD_TABLES)
-        old.execute("INSERT INTO releases VALUES (5, ?, ?)", (bytes(ROUND), b"release"))
-        old.commit()
-    with closing(Store(tmp_path / "old.db")) as adopted, closing(Store(tmp_path / "new.db")):
-        assert releases_in(adopted) == [b"release"]
-        with pytest.raises(sa.exc.IntegrityError, match="are final"):
-            sql(adopted, "DELETE FROM releases")
-    assert schema(tmp_path / "old.db") == schema(tmp_path / "new.db")
-
-
-def test_a_step_that_fails_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with closing(sqlite3.connect(tmp_path / "old.db")) as old:
-        old.executescript(OLD_TABLES + "CREATE TRIGGER bundles_stay AFTER DELETE ON bundles BEGIN SELECT 1; END;")
-    before = schema(tmp_path / "old.db")
-    with pytest.raises(BadDatabase, match="bundles_stay already exists"):
-        Store(tmp_path / "old.db")
-    assert schema(tmp_path / "old.db") == before
+def test_a_table_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema, "_SQLITE", (*schema._SQLITE, "CREATE TRIGGER bundles_stay AFTER DELETE ON bundles"))
+    with pytest.raises(BadDatabase, match="cannot be opened"):
+        Store(tmp_path / "new.db")
+    with closing(sqlite3.connect(tmp_path / "new.db")) as database:
+        assert database.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
 
 
 def test_sqlite_writes_ahead_synchronously_for_its_owner_only(tmp_path: Path) -> None:
@@ -753,4 +696,3 @@ def test_refusals_of_a_database_are_refusals() -> None:
     assert all(
         issubclass(kind, Refusal) for kind in (NewerDatabase, ForeignDatabase, NoStore, OlderRounds, StoreNotEmpty)
     )
-    assert newest_version() == "0015"

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from simulation.cloud.client_laws import published
 from simulation.cloud.cloud import build_cloud
-from simulation.cloud.profiles import draw_clients
+from simulation.cloud.profiles import draw_clients, published
 from simulation.cloud.scenario import load
 
 

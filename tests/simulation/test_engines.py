@@ -102,9 +102,7 @@ def _ending(results: Iterator[int], pid: Path) -> None:
         watch.wait(30)
 
 
-def test_an_address_is_rays_and_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EngineFailed, match="only Ray has an address"), engine(Kind.PROCESSES, "127.0.0.1:6379"):
-        pass
+def test_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(EngineFailed, match="Ray is not installed") as missing, engine(Kind.RAY):
         pass
@@ -144,11 +142,12 @@ def test_ray_on_this_machine_gives_what_processes_give_to_the_last_bit() -> None
 
 
 @pytest.mark.nightly
-def test_a_node_that_dies_costs_no_result() -> None:
+def test_a_node_that_dies_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
     with cluster() as made:
         made.add_node(num_cpus=1)
         doomed = made.add_node(num_cpus=1)
-        with engine(Kind.RAY, made.address) as ray:
+        monkeypatch.setenv("RAY_ADDRESS", made.address)
+        with engine(Kind.RAY) as ray:
             results = ray.map(slow_product, matrix(), range(PIECES))
             first = next(results)
             made.remove_node(doomed, allow_graceful=False)
@@ -158,5 +157,6 @@ def test_a_node_that_dies_costs_no_result() -> None:
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1", "nowhere.invalid:6379"])
 def test_no_cluster_is_named_at_once(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))
-    with pytest.raises(EngineFailed, match=f"there is no Ray at {address}"), engine(Kind.RAY, address):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(EngineFailed, match=f"there is no Ray at {address}"), engine(Kind.RAY):
         pass

@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 from federation.base.visible import json_text
 from simulation.cli import app
 from simulation.studies import impact
-from simulation.studies.registry import STUDIES, Study
 from simulation.studies.study import Table
-from simulation.studies.verbs import BY_NAME, command
+from simulation.studies.verbs import BY_NAME, STUDIES, Study, command
 from tests.support import schemas
 from tests.support.plans import InsecureSeeded
 

@@ -281,7 +281,7 @@ def forged_contribution(signing: SigningKey, header: ContributionHeader, cells: 
     return encode(Contribution(signing.sign(said), memoryview(cells)))
 
 
-def one_group(contributors: Sequence[TenantId]) -> list[Sequence[TenantId]]:
+def one_group(_plan: Plan, contributors: Sequence[TenantId]) -> list[Sequence[TenantId]]:
     """Everybody together."""
     return [contributors]
 

@@ -267,11 +267,11 @@ def fixed_by_both(five: Federation, other: Provider, signed_plan: bytes) -> None
     first, second = (one for one in rounds if one is not None)
     for answer in answers[1:]:
         five.provider.receive(first, answer)
-    five.provider.close_round(first)
+    first.close(five.provider.group)
     with pytest.raises((LostStep, RuntimeError)):
         other.receive(second, answers[0])
     with pytest.raises((LostStep, RuntimeError)):
-        other.close_round(second)
+        second.close(other.group)
     assert len(first.contributors) == TENANTS - 1
 
 

@@ -25,12 +25,10 @@ MAY_IMPORT = {
         "tenant_client/program/verbs/path.py",
     },
     "tenant_client.doctor.diagnosis.rank_graph": {
-        "tenant_client/doctor/advice/path_health.py",
+        "tenant_client/doctor/run/lease_paths.py",
         "tenant_client/doctor/diagnosis/network_pair.py",
         "tenant_client/doctor/run/diagnose_attempt.py",
-        "tenant_client/doctor/run/lease_paths.py",
     },
-    "tenant_client.doctor.advice.path_health": {"tenant_client/doctor/run/lease_paths.py"},
     "tenant_client.doctor.advice.clues": {
         "tenant_client/doctor/advice/explanation.py",
         "tenant_client/doctor/advice/failure_facts.py",
@@ -54,11 +52,9 @@ MAY_IMPORT = {
     "provider_server.fleet.fabric": {
         "provider_server/fleet/fabric_files.py",
         "provider_server/fleet/parts.py",
-        "provider_server/fleet/hints/path_health.py",
         "provider_server/program/verbs/path.py",
     },
     "provider_server.fleet.fabric_files": {"provider_server/rounds/home.py", "provider_server/program/verbs/path.py"},
-    "provider_server.fleet.hints.path_health": {"provider_server/program/verbs/path.py"},
 }
 
 

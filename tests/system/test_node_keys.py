@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from federation.protocol.enrolment import MemberCard, open_member_card
 from provider_server.program.metrics import Metrics
 from provider_server.program.operations.round_runner import Rounds
-from provider_server.rounds.members import RetiredNodeKey
+from provider_server.rounds.lease_book import RetiredNodeKey
 from provider_server.rounds.network.superlink import SuperLink
 from provider_server.rounds.settings import ProviderSettings, Rounds as RoundsTable
 from simulation.run.federation import Federation

@@ -28,15 +28,13 @@ from crypto.ids import Token
 from federation.base.pinned_directory import pin
 from federation.base.settings import BadSettings
 from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
-from federation.protocol.node_labels import CONTEXT_LABEL as CONTEXT
+from federation.protocol.pod_leases import CONTEXT_LABEL as CONTEXT
 from federation.transport.certificates import make_certificate
 from tenant_client.doctor.records.attempts import Attempts
 from tenant_client.doctor.records.bundle_log import BundleLog
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal, Unit
-from tenant_client.program.admission.affinity import kept_from
-from tenant_client.program.admission.decision import LIKE, Desk
-from tenant_client.program.admission.mode import AdmissionMode
+from tenant_client.program.admission.decision import LIKE, AdmissionMode, Desk, kept_from
 from tenant_client.program.admission.review import PREFERRED, REQUIRED, PodSpec, read_review
 from tenant_client.program.admission.serving import LONGEST_BODY, AdmissionNotServed, Certificate, Listening, listening
 from tests import needs

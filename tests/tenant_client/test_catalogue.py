@@ -8,8 +8,7 @@ from hypothesis import given, strategies as st
 from crypto.codec import encode
 from federation.base.catalogue_file import CatalogueError, read_catalogue, write_catalogue
 from federation.protocol.bundle import Catalogue, CatalogueEntry
-from tenant_client.doctor.workload.descriptor import own_sketch
-from tenant_client.doctor.workload.minhash import sketch
+from tenant_client.doctor.workload.descriptor import own_sketch, sketch
 from tests.support.factories import a_descriptor, keys
 
 NAMES = ("llama", "bert", "ünï 火")

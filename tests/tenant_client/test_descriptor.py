@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from federation.protocol.bundle import SKETCH_BYTES, CatalogueEntry
-from tenant_client.doctor.workload.descriptor import Descriptor, nearest, own_sketch, rungs
-from tenant_client.doctor.workload.minhash import POSITIONS, Sketch, similarity, sketch
+from tenant_client.doctor.workload.descriptor import (
+    POSITIONS,
+    Descriptor,
+    Sketch,
+    nearest,
+    own_sketch,
+    rungs,
+    similarity,
+    sketch,
+)
 from tests.support.changing import replace
 from tests.support.factories import a_descriptor
 

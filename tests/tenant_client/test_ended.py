@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tenant_client.doctor.records.attempts import AttemptCause, AttemptState
+from tenant_client.doctor.run.attempt import sender_of
 from tenant_client.doctor.run.attempt_recorder import Record
 from tenant_client.doctor.run.divergence import diverges
 from tenant_client.doctor.run.ended import Asked, by_somebody, names_hardware, while_what
 from tenant_client.doctor.run.fail_open import FailOpen
-from tenant_client.doctor.run.senders import sender_of
 from tenant_client.doctor.run.supervise import Ending
 from tenant_client.doctor.run.watchdog import Kind, Sample, Standing, Watch, WatchFinding, WatchLimits
 from tests import needs

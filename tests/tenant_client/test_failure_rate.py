@@ -42,7 +42,7 @@ def test_the_rate_is_that_of_the_hardware_at_this_age_on_all_nodes() -> None:
     assert [found.at(age) for age in (0.0, 5.9, 6.0, 23.9, 24.0, 9999.0)] == pytest.approx(
         [0.048, 0.048, 0.032, 0.032, 0.016, 0.016]
     )
-    assert found.upper_at(7.0) == pytest.approx(0.064)
+    assert found.upper_per_hour[1] == pytest.approx(0.064)
 
 
 @pytest.mark.parametrize(

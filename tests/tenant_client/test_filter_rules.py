@@ -24,9 +24,8 @@ from tenant_client.doctor.diagnosis.filter_rules import (
 )
 from tenant_client.doctor.records.attempts import Attempts
 from tenant_client.doctor.records.database import open_database
-from tenant_client.doctor.records.healthy_lines import ENOUGH, HealthyLines
 from tenant_client.doctor.records.journal import Journal
-from tenant_client.doctor.run.learn_healthy import learn, workload_name
+from tenant_client.doctor.run.learn_healthy import ENOUGH, HealthyLines, learn, workload_name
 from tests.support.factories import a_descriptor
 
 DAY = date(2026, 11, 22)

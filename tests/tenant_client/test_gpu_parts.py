@@ -20,9 +20,8 @@ from pharoah_confirm.criteria import learn
 from pharoah_confirm.sample import Sample
 from provider_server.fleet.telemetry.quality import Reason, Tally
 from simulation.studies.gpu import card, readers, signatures, speed
-from simulation.studies.gpu.__main__ import ROOT, WHEELS, attempted
+from simulation.studies.gpu.__main__ import FAILED, PASSED, ROOT, SKIPPED, WHEELS, Result, attempted, judged, write
 from simulation.studies.gpu.parts import PARTS, Part
-from simulation.studies.gpu.report import FAILED, PASSED, SKIPPED, Result, judged, write
 from tenant_client.doctor.sources.reasons import REASONS
 from tests import needs
 

@@ -25,8 +25,7 @@ from tenant_client.doctor.records.attempts import Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Failure
 from tenant_client.doctor.records.own_leases import OwnLease
-from tenant_client.program.admission.decision import Desk
-from tenant_client.program.admission.mode import AdmissionMode
+from tenant_client.program.admission.decision import AdmissionMode, Desk
 from tenant_client.program.cli import app
 from tests.support.changing import replace
 from tests.support.federations import WEEKS, Grounds, begin, lease_id

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.base.route import Hop, HopHealth, Route, picture, worst
-from tenant_client.doctor.advice.path_health import marks_of
 from tenant_client.doctor.diagnosis.rank_graph import HealthMark, HealthMarks, RankGraph, graph_of, routes
+from tenant_client.doctor.run.lease_paths import marks_of
 from tenant_client.doctor.sources.evidence import Evidence, Role
 from tenant_client.doctor.sources.flight_recorder import read_dumps
 from tenant_client.doctor.sources.nccl_topology import NcclTopology, read_topology, topology_of

@@ -32,7 +32,7 @@ from crypto.errors import NotYours
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.service_messages import Action, CheckVerdict, Hint, HintState, Outcome, Suspicion
 from federation.transport.certificates import make_certificate
-from pharoah_confirm import cpu, cuda, kept, machine, pair, storage, telling
+from pharoah_confirm import cpu, cuda, kept, machine, machine as storage, pair, telling
 from pharoah_confirm.assess import BenchmarkFinding, Measured, assess, overall, rows
 from pharoah_confirm.criteria import GRID, Criterion, judge, learn
 from pharoah_confirm.machine import Busy, Target, default_device

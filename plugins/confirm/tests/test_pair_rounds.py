@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from typer.testing import CliRunner
 
-from pharoah_confirm.pair_rounds import CannotPair, run
+from pharoah_confirm.pair_verbs import CannotPair, run
 from pharoah_confirm.pairwise import PairResult, PairwiseTest
 from tenant_client.program.cli import app
 from tests.support.schemas import held

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from federation.protocol.node_labels import CONTEXT_LABEL
+from federation.protocol.pod_leases import CONTEXT_LABEL
 from pharoah_kubernetes.api import Api, Server
 from pharoah_kubernetes.marks import Marks, marking, rules
 from pharoah_kubernetes.settings import Kubernetes

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control, norm
 
-from provider_server.fleet.analysis.skewness import as_normal
+from provider_server.fleet.analysis.votes import as_normal
 
 Floats = NDArray[np.float64]
 FALSE_SHARE = 0.1

@@ -25,8 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
-from provider_server.fleet.analysis.skewness import as_normal
-
 Floats = NDArray[np.float64]
 FALSE_SHARE = 0.1
 RAIL_KNOWN = 2 / 3  # of votes, roughly; a pattern that is off by a fifth costs a tenth of its power
@@ -201,3 +199,21 @@ def _suspect(expected: Patterns, part: int, counts: Floats, noise_variance: Floa
     others = [other for other in named if other != part]
     _, votes, errors, normal = _scores(expected, others, [part], counts, noise_variance)
     return Suspect(expected.names[part], float(votes[0]), float(errors[0]), float(norm.sf(normal[0])), is_named=True)
+
+
+# ---- skewness --------------------------------------------------------------------------------------------------------
+
+
+_LEAST = 1e-3
+
+
+def as_normal(score: Floats, skewness: Floats) -> Floats:
+    """The scores of a normal variable with the p-values of a gamma variable's `score` (Wilson & Hilferty 1931).
+
+    >>> as_normal(np.array([3.0, 3.0]), np.array([0.0, 1.0])).round(2).tolist()
+    [3.0, 2.31]
+    """
+    own = np.maximum(skewness, _LEAST)
+    stretched = np.maximum(1 + own * score / 2, 0.0)
+    found: Floats = (np.cbrt(stretched) - 1 + own**2 / 36) * 6 / own
+    return found

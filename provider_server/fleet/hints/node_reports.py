@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from crypto.errors import DecodeError, PharoahError
+from crypto.errors import PharoahError
+from federation.base import json_files
 
 if TYPE_CHECKING:  # prologs read reports on each node: no learning is loaded for it
     from provider_server.fleet.hints.node_hazard import NodeState
@@ -94,19 +95,12 @@ def reports(kept: "Kept", states: "Mapping[str, NodeState]", hour: int) -> list[
 
 def keep(home: Path, found: Sequence[NodeReport]) -> None:
     """Replaces the file in one step."""
-    new = home / f"{FILE}.new"
-    new.write_bytes(msgspec.json.encode(found))
-    new.replace(home / FILE)
+    json_files.keep(home / FILE, found, indent=-1)
 
 
 def load(file: Path) -> list[NodeReport]:
     """The newest reports; none before the first. DecodeError for a damaged file."""
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=list[NodeReport])
-    except FileNotFoundError:
-        return []
-    except msgspec.MsgspecError as error:
-        raise DecodeError(f"{error}: {file}", hint="delete it; it is written after the next hour") from error
+    return json_files.load(file, list[NodeReport], [], hint="delete it; it is written after the next hour")
 
 
 def known(file: Path) -> list[NodeReport]:

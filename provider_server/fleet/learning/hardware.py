@@ -17,11 +17,11 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import polars as pl
 
-from crypto.errors import DecodeError, Refusal
+from crypto.errors import Refusal
+from federation.base import json_files
 from provider_server.fleet.analysis.buildup import BuildUp, signals_of
 from provider_server.fleet.analysis.contexts import ContextMap, find_contexts
 from provider_server.fleet.analysis.fleet_events import at_risk_in_parts
@@ -246,28 +246,18 @@ def _categories(nodes: Sequence[str], inventory: Inventory) -> dict[str, tuple[s
 
 def load(home: Path) -> Kept | None:
     """What the last stretch left in the home, and repairs since; None before the first; DecodeError for damage."""
-    try:
-        kept = msgspec.json.decode((home / STATE).read_bytes(), type=Kept)
-    except FileNotFoundError:
-        return None
-    except msgspec.MsgspecError as error:
-        raise DecodeError(f"{error}: {home / STATE}", hint="restore it from a copy of the home") from error
-    return kept.after(load_repairs(home))
+    kept = json_files.load(home / STATE, Kept, None)
+    return kept and kept.after(load_repairs(home))
 
 
 def keep(home: Path, kept: Kept) -> None:
     """Puts the state into the home, whole or not at all."""
-    _write(home / STATE, msgspec.json.encode(kept))
+    json_files.keep(home / STATE, kept)
 
 
 def load_repairs(home: Path) -> tuple[Repair, ...]:
     """Every repair that was told, in that order; DecodeError where the file is damaged."""
-    try:
-        return msgspec.json.decode((home / REPAIRS).read_bytes(), type=tuple[Repair, ...])
-    except FileNotFoundError:
-        return ()
-    except msgspec.MsgspecError as error:
-        raise DecodeError(f"{error}: {home / REPAIRS}", hint="restore it from a copy of the home") from error
+    return json_files.load(home / REPAIRS, tuple[Repair, ...], ())
 
 
 def record_repairs(home: Path, nodes: Iterable[str], from_hour: int, known: Kept) -> tuple[Repair, ...]:
@@ -276,14 +266,8 @@ def record_repairs(home: Path, nodes: Iterable[str], from_hour: int, known: Kept
     if strange := [node for node in told if node not in known.levels and known.contexts.of(node) is None]:
         raise UnknownNodes(f"not in telemetry: {', '.join(strange)}")
     new = tuple(Repair(node, from_hour) for node in told)
-    _write(home / REPAIRS, msgspec.json.encode(tuple(dict.fromkeys(load_repairs(home) + new))))
+    json_files.keep(home / REPAIRS, tuple(dict.fromkeys(load_repairs(home) + new)))
     return new
-
-
-def _write(file: Path, state: bytes) -> None:
-    new = file.with_name(f"{file.name}.new")
-    new.write_bytes(msgspec.json.format(state, indent=1))
-    new.replace(file)
 
 
 def levels_of(kept: Kept | None) -> range:

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from crypto.errors import DecodeError
+from federation.base import json_files
 from provider_server.fleet.learning.hardware import Repair
 
 STATE = "node_offsets.json"
@@ -86,16 +86,9 @@ def of_histories(histories: pl.DataFrame, frailty_variance: float, memory_h: flo
 
 def keep(home: Path, offsets: NodeOffsets) -> None:
     """Puts them into the home, whole or not at all."""
-    new = home / f"{STATE}.new"
-    new.write_bytes(msgspec.json.format(msgspec.json.encode(offsets), indent=1))
-    new.replace(home / STATE)
+    json_files.keep(home / STATE, offsets)
 
 
 def load(home: Path) -> NodeOffsets:
     """What the home knows, perhaps nothing; DecodeError for damage."""
-    try:
-        return msgspec.json.decode((home / STATE).read_bytes(), type=NodeOffsets)
-    except FileNotFoundError:
-        return NOTHING_KNOWN
-    except msgspec.MsgspecError as error:
-        raise DecodeError(f"{error}: {home / STATE}", hint="restore it from a copy of the home") from error
+    return json_files.load(home / STATE, NodeOffsets, NOTHING_KNOWN)

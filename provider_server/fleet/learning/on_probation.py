@@ -22,9 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
-from crypto.errors import DecodeError
+from federation.base import json_files
 from provider_server.fleet.analysis.probation import Probation, shipped
 from provider_server.fleet.learning.hardware import Kept, Repair, load_repairs
 
@@ -77,16 +75,9 @@ def load(home: Path) -> OnProbation:
 
 def load_model(home: Path) -> Probation:
     """The model of the fleet's own outages, or else the one that is shipped; DecodeError for damage."""
-    try:
-        return msgspec.json.decode((home / STATE).read_bytes(), type=Probation)
-    except FileNotFoundError:
-        return shipped()
-    except msgspec.MsgspecError as error:
-        raise DecodeError(f"{error}: {home / STATE}", hint="restore it from a copy of the home") from error
+    return json_files.load(home / STATE, Probation, None) or shipped()
 
 
 def keep_model(home: Path, model: Probation) -> None:
     """Puts the model into the home, whole or not at all."""
-    new = home / f"{STATE}.new"
-    new.write_bytes(msgspec.json.format(msgspec.json.encode(model), indent=1))
-    new.replace(home / STATE)
+    json_files.keep(home / STATE, model)

@@ -34,6 +34,7 @@ import polars as pl
 from crypto.errors import DecodeError, PharoahError, Refusal
 from crypto.ids import LeaseId, TenantId
 from crypto.signing import reopened
+from federation.base.key_files import replace_file
 from federation.protocol.bundle import Bundle
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.service_messages import Hint
@@ -165,7 +166,7 @@ class Live:
             states = held_up(states, on_probation.load(self._home).levels(end_hour))
             with reporting():
                 self._look(kept, states, end_hour)
-            _write(self._home / STATE, build_up.state())
+            replace_file(self._home / STATE, build_up.state())
             self._report(node_reports.reports(kept, states, end_hour))
             self._read_to = end_hour
         self._metrics.telemetry_age_s.set(now_s - HOUR_S * self._read_to)
@@ -344,13 +345,6 @@ def _hour_of(state: bytes) -> int:
     except msgspec.MsgspecError as error:
         raise DecodeError(f"not a state of build-up levels: {error}") from error
     return -1 if hour is None else hour
-
-
-def _write(file: Path, state: bytes) -> None:
-    """Replaces the file in one step."""
-    new = file.with_suffix(".new")
-    new.write_bytes(state)
-    new.replace(file)
 
 
 def source_of(settings: Telemetry) -> PrometheusSource:

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from crypto.errors import CohortTooSmall, PharoahError, Refusal, Unreachable
+from crypto.signing import reopened
 from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.queries import Query
+from federation.protocol.round_messages import UnmaskRequest
 from provider_server.fleet.release import Release
 from provider_server.program.metrics import Metrics
 from provider_server.program.operations.admin import HeldRound
 from provider_server.program.operations.named import contexts_named, parts_named
+from provider_server.rounds.grouping import TenantScores
 from provider_server.rounds.network.flower_app import server_app
 from provider_server.rounds.network.grid_tenants import GridTenants
 from provider_server.rounds.network.superlink import SuperLink, UnusableNodeKey
@@ -122,7 +125,7 @@ class Rounds:
         return last_whole_window(self._now_hour(), self._provider.window_at)
 
     def _step(self) -> bool:
-        self._provider.withdraw_ahead(self._now_hour())
+        self._withdraw_ahead(self._now_hour())
         self._finish_giving_up()
         manual = self._settings.rounds.every == "manual"
         window = None if manual else self._due()
@@ -138,6 +141,16 @@ class Rounds:
         except PharoahError:
             return False  # logged by `_hold`; the next step tries again
         return True
+
+    def _withdraw_ahead(self, now_hour: float) -> None:
+        """Forgets a round over hours that have not ended, to which nobody has contributed.
+
+        A clock that was ahead opened it, and tenants with right clocks refuse it; each window gets its round later.
+        """
+        round_ = self._provider.unfinished()
+        if round_ and round_.plan.end_hour > now_hour and self._provider.store.rounds.withdraw(round_.plan.round_id):
+            what = round_.plan.round_id, round_.plan.end_hour, now_hour
+            logger.warning("round %s ends at hour %d, and it is hour %.1f: withdrawn", *what)
 
     def _finish_giving_up(self) -> None:
         round_ = self._provider.unfinished()
@@ -238,13 +251,15 @@ class Rounds:
     def _note_release(self, release: Release, clock: "_Clock") -> HeldRound:
         plan, metrics = release.plan, self._metrics
         epsilon = plan_loss(plan).at(plan.delta)
-        suspects = len(self._provider.suspicion().suspects())
+        rounds = self._provider.store.rounds
+        asked = reopened(UnmaskRequest, rounds.get(plan.round_id).request or b"")
+        suspects = len(TenantScores.from_dict(rounds.suspicion()).suspects())
         metrics.rounds.labels("released").inc()
         metrics.contributions.set(release.contributors)
         metrics.release_end_hour.set(plan.end_hour)
         metrics.epsilon.set(epsilon)
         metrics.suspects.set(suspects)
-        metrics.left_out.set(self._provider.left_out(release))
+        metrics.left_out.set(len(asked.contributors) - release.contributors)
         metrics.parts_suspected.set(parts_named(self._provider, release))
         metrics.contexts_slow.set(contexts_named(release))
         metrics.waiting.set(0)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from crypto.errors import PharoahError, Refusal
 from crypto.ristretto import RandomBytes
-from federation.base.key_files import write_secret
+from federation.base.key_files import replace_secret
 from provider_server.program.pages.sessions import Sessions
 
 FILE = "page.password"
@@ -51,10 +51,7 @@ def set_password(home: Path, password: str, salt: bytes) -> None:
     """Keeps the verifier of a new password in the home, mode 0600, in place of the one before."""
     if len(password) < LEAST_LETTERS:
         raise NoPassword("the password is too short", hint=f"use at least {LEAST_LETTERS} characters")
-    new = home / f"{FILE}.new"
-    new.unlink(missing_ok=True)
-    write_secret(new, verifier(password, salt))
-    new.replace(home / FILE)
+    replace_secret(home / FILE, verifier(password, salt))
 
 
 def verifier(password: str, salt: bytes) -> bytes:

@@ -184,7 +184,7 @@ class Reader:
             releases=learnt.releases,
             bundles=learnt.bundles,
             alarms=learnt.alarms,
-            suspects=TenantScores.from_dict(note).suspects() if note else frozenset(),
+            suspects=TenantScores.from_dict(note).suspects(),
             kept=kept,
             places=places(self._context_secret, learnt.epochs, kept),
             votes=learnt.votes,

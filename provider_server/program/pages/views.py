@@ -16,7 +16,7 @@ from provider_server.program.pages.hazards import Curve, hazard_curves
 from provider_server.program.pages.plans import PlansView
 from provider_server.program.pages.snapshot import SHORT, SeenRound, Snapshot
 from provider_server.rounds.planning import PlanSettings, window_at
-from provider_server.rounds.spending import spent_by_window
+from provider_server.rounds.schedule import spent_by_window
 from provider_server.rounds.store.round_store import ENDED, RoundState
 
 

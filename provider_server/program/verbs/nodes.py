@@ -11,9 +11,8 @@ from federation.base.console import InputFile
 from federation.base.screen import show
 from provider_server.fleet.hints import node_placement, node_probes, node_reports
 from provider_server.fleet.hints.node_placement import PlacedNode
-from provider_server.fleet.hints.node_probes import ProbeVisit
+from provider_server.fleet.hints.node_probes import ProbeVisit, read_tests
 from provider_server.fleet.learning import on_probation
-from provider_server.fleet.probe_files import read_tests
 from provider_server.program.verbs.console import (
     AsRows,
     Database,

@@ -25,7 +25,7 @@ from provider_server.program.verbs.console import (
 )
 from provider_server.program.verbs.opening import opened
 from provider_server.rounds.home import CONTROL
-from provider_server.rounds.spending import spent_by_window
+from provider_server.rounds.schedule import spent_by_window
 
 RoundName = Annotated[
     str, typer.Argument(help="Id of a round, or its first digits: show its cells. Default: list all.")

@@ -16,10 +16,10 @@ import sqlalchemy as sa
 
 from crypto.errors import Refusal
 from provider_server.rounds.store import tables
+from provider_server.rounds.store.rows import Rows, put
 
 NOTE = "holder"
 _LOCK = 0x50484153  # of no meaning but to be the same for every holder
-_NAMED = tables.notes.c.name == NOTE
 
 
 class RoundsHeld(Refusal):
@@ -31,11 +31,8 @@ class RoundsHeld(Refusal):
     )
 
 
-class RoundClaim:
+class RoundClaim(Rows):
     """The claim of one store. Threads and processes share it."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -47,13 +44,11 @@ class RoundClaim:
             since = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
             note = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": since})
             with self._engine.begin() as connection:
-                connection.execute(sa.delete(tables.notes).where(_NAMED))
-                connection.execute(sa.insert(tables.notes).values(name=NOTE, note=note))
+                put(connection, tables.notes, {"name": NOTE}, note=note)
             yield
 
     def _holder(self) -> str:
-        with self._engine.connect() as connection:
-            note = connection.execute(sa.select(tables.notes.c.note).where(_NAMED)).scalar()
+        note = self._scalar(sa.select(tables.notes.c.note).where(tables.notes.c.name == NOTE))
         return "process {pid} on {host}, since {since}".format(**json.loads(note)) if note else "it begins just now"
 
     @contextmanager

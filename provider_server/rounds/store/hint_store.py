@@ -40,6 +40,7 @@ from federation.protocol.service_messages import (
 from provider_server.fleet.hints.episodes import Draft
 from provider_server.rounds.store import tables
 from provider_server.rounds.store.round_store import LostStep
+from provider_server.rounds.store.rows import Rows, put, writing
 
 KEPT_H = 13 * 168.0
 EPISODES = "episodes"
@@ -57,15 +58,17 @@ class EndDraft:
     planned_h: float | None
 
 
+_STATE = sa.select(tables.episodes.c.state).where(tables.episodes.c.name == EPISODES)
+_ENDS = sa.select(tables.notes.c.note).where(tables.notes.c.name == ENDS)
 Marks = tuple[bytes | None, str | None]  # what changes with new hints, and with new ends
 _FIELDS = tuple(field.name for field in fields(Draft))
 
 
-class HintStore:
+class HintStore(Rows):
     """The tables of hints. Threads share it; what is appended is told to subscribers once it is committed."""
 
     def __init__(self, engine: sa.Engine, now_s: Callable[[], float] = time.time) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._now_s = now_s
         self._lock = Lock()
         self._callbacks: list[Callable[[TenantId], None]] = []
@@ -75,8 +78,7 @@ class HintStore:
         """A tenant's hints and ends after `number`, in order: all that are still kept."""
         column = tables.hints.c
         query = sa.select(column.hint).where(column.tenant == bytes(tenant), column.number > number)
-        with self._engine.connect() as connection:
-            return [_notice(row.hint) for row in connection.execute(query.order_by(column.number))]
+        return [_notice(hint) for hint in self._scalars(query.order_by(column.number))]
 
     def subscribe(self, callback: Callable[[TenantId], None]) -> None:
         """Calls `callback` with each tenant that has new hints, from the thread that appended them."""
@@ -100,17 +102,15 @@ class HintStore:
     def _newest(self) -> dict[TenantId, int]:
         column = tables.hints.c
         query = sa.select(column.tenant, sa.func.max(column.number).label("newest")).group_by(column.tenant)
-        with self._engine.connect() as connection:
-            return {TenantId(row.tenant): row.newest for row in connection.execute(query)}
+        return {TenantId(row.tenant): row.newest for row in self._rows(query)}
 
     def _marks(self) -> Marks:
         with self._engine.connect() as connection:
-            return _state(connection), _ends(connection)
+            return connection.scalar(_STATE), connection.scalar(_ENDS)
 
     def state(self) -> bytes | None:
         """How far the episodes have got; None before the first look."""
-        with self._engine.connect() as connection:
-            return _state(connection)
+        return self._scalar(_STATE)
 
     def append(self, drafts: Sequence[tuple[TenantId, Draft]], before: bytes | None, after: bytes) -> list[Hint]:
         """Numbers and keeps what a look came to, and the state after it; LostStep, and no change, if `before` is gone.
@@ -118,10 +118,9 @@ class HintStore:
         Hints that are older than thirteen weeks by the newest of `drafts` are removed.
         """
         with alone(self._engine) as connection:
-            if _state(connection) != before:
+            if connection.scalar(_STATE) != before:
                 raise LostStep("another process makes hints from this store")
-            connection.execute(sa.delete(tables.episodes).where(tables.episodes.c.name == EPISODES))
-            connection.execute(sa.insert(tables.episodes).values(name=EPISODES, state=after))
+            put(connection, tables.episodes, {"name": EPISODES}, state=after)
             made = [_add_hint(connection, tenant, draft, self._now_s()) for tenant, draft in drafts]
             if drafts:
                 _remove_old(connection, max(draft.at_h for _, draft in drafts) - KEPT_H)
@@ -136,20 +135,16 @@ class HintStore:
         column, key = tables.hints.c, {"tenant": bytes(tenant), "number": outcome.hint}
         kept = encode(msgspec.structs.replace(outcome, session=b""))
         with alone(self._engine) as connection:
-            query = sa.select(column.hint).where(column.tenant == key["tenant"], column.number == key["number"])
-            row: bytes | None = connection.scalar(query)
+            row = connection.scalar(sa.select(column.hint).filter_by(**key))
             hint = None if row is None else _notice(row)
             if not isinstance(hint, Hint) or hint.lease != outcome.lease:
                 raise NotYours(f"there is no hint {outcome.hint} about lease {outcome.lease}")
-            of_hint = sa.and_(tables.outcomes.c.tenant == key["tenant"], tables.outcomes.c.number == key["number"])
-            connection.execute(sa.delete(tables.outcomes).where(of_hint))
-            connection.execute(sa.insert(tables.outcomes).values(**key, outcome=kept))
+            put(connection, tables.outcomes, key, outcome=kept)
 
     def outcomes(self) -> list[tuple[TenantId, Outcome]]:
         """What tests showed, by tenant and hint, without their sessions."""
         query = sa.select(tables.outcomes).order_by(tables.outcomes.c.tenant, tables.outcomes.c.number)
-        with self._engine.connect() as connection:
-            return [(TenantId(row.tenant), decode(Outcome, row.outcome)) for row in connection.execute(query)]
+        return [(TenantId(row.tenant), decode(Outcome, row.outcome)) for row in self._rows(query)]
 
     def _tell(self, tenants: set[TenantId]) -> None:
         with self._lock:
@@ -162,7 +157,7 @@ class HintStore:
 @contextmanager
 def alone(engine: sa.Engine) -> Iterator[sa.Connection]:
     """A transaction beside which nobody else writes hints."""
-    with engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection, connection.begin():
+    with writing(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(sa.text("LOCK TABLE hints, episodes, outcomes IN EXCLUSIVE MODE"))
         yield connection
@@ -172,25 +167,12 @@ def add_end(connection: sa.Connection, tenant: TenantId, end: EndDraft, now_s: f
     """Numbers and keeps word of a lease's end, within the transaction of the end itself; what is too old is removed."""
     number = _next_number(connection, tenant, now_s)
     _add(connection, tenant, LeaseEnd(number, end.at_h, end.lease, end.change, end.end_h, end.planned_h))
-    connection.execute(sa.delete(tables.notes).where(tables.notes.c.name == ENDS))
-    connection.execute(sa.insert(tables.notes).values(name=ENDS, note=f"{tenant} {number}"))
+    put(connection, tables.notes, {"name": ENDS}, note=f"{tenant} {number}")
     _remove_old(connection, end.at_h - KEPT_H)
 
 
 def _notice(row: bytes) -> Notice:
     return decode(kind_of_notice(row), row)
-
-
-def _state(connection: sa.Connection) -> bytes | None:
-    found: bytes | None = connection.scalar(
-        sa.select(tables.episodes.c.state).where(tables.episodes.c.name == EPISODES)
-    )
-    return found
-
-
-def _ends(connection: sa.Connection) -> str | None:
-    found: str | None = connection.scalar(sa.select(tables.notes.c.note).where(tables.notes.c.name == ENDS))
-    return found
 
 
 def _add_hint(connection: sa.Connection, tenant: TenantId, draft: Draft, now_s: float) -> Hint:

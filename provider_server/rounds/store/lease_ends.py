@@ -11,20 +11,19 @@ import sqlalchemy as sa
 from crypto.ids import LeaseId, TenantId
 from provider_server.rounds.store import tables
 from provider_server.rounds.store.hint_store import EndDraft, add_end, alone
+from provider_server.rounds.store.rows import Rows
 
 
-class LeaseEnds:
+class LeaseEnds(Rows):
     """The ends of recorded leases. Threads and processes share them."""
 
     def __init__(self, engine: sa.Engine, now_s: Callable[[], float] = time.time) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._now_s = now_s
 
     def came(self, lease: LeaseId) -> bool:
         """Whether the end of a lease was told, not only planned."""
-        query = sa.select(tables.endings.c.lease).where(tables.endings.c.lease == bytes(lease))
-        with self._engine.connect() as connection:
-            return connection.execute(query).first() is not None
+        return bool(self._rows(sa.select(tables.endings.c.lease).where(tables.endings.c.lease == bytes(lease))))
 
     def change(self, lease: LeaseId, end_h: float, told: EndDraft | None = None) -> None:
         """Another planned end."""

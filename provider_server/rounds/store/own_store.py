@@ -11,6 +11,7 @@ from crypto.errors import Refusal
 from crypto.ids import LeaseId
 from provider_server.fleet.own_failures import OwnFailure, OwnRecord
 from provider_server.rounds.store import tables
+from provider_server.rounds.store.rows import Rows
 
 
 class HoursClosed(Refusal):
@@ -19,22 +20,18 @@ class HoursClosed(Refusal):
     default_hint = "hours are recorded once, in order: name later ones"
 
 
-class OwnStore:
+class OwnStore(Rows):
     """The tables of own failures, and of findings for operators. Threads and processes share them."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
 
     def looked_until(self) -> int:
         """The end of the last recorded hours, 0 before the first."""
-        with self._engine.connect() as connection:
-            return _looked_until(connection)
+        return int(self._scalar(_LOOKED_UNTIL) or 0)
 
     def add(self, start_hour: int, end_hour: int, failures: Iterable[OwnFailure]) -> None:
         """Records what was seen in [start_hour, end_hour); HoursClosed for hours that are recorded already."""
         rows = [{"lease": bytes(lease), "at_h": at_h} for lease, at_h in sorted(set(failures))]
         with self._engine.begin() as connection:
-            if start_hour < (closed := _looked_until(connection)):
+            if start_hour < (closed := int(connection.scalar(_LOOKED_UNTIL) or 0)):
                 raise HoursClosed(f"hours before {closed} are recorded already")
             connection.execute(sa.insert(tables.own_hours).values(start_hour=start_hour, end_hour=end_hour))
             if rows:
@@ -52,22 +49,16 @@ class OwnStore:
 
     def add_findings(self, number: int, findings: bytes) -> None:
         """Keeps what operators see beside the bundle of that number; IntegrityError for a second time."""
-        with self._engine.begin() as connection:
-            connection.execute(sa.insert(tables.operators).values(number=number, findings=findings))
+        self._write(sa.insert(tables.operators).values(number=number, findings=findings))
 
     def findings_kept(self) -> int:
         """How many of them there are."""
-        with self._engine.connect() as connection:
-            return int(connection.execute(sa.select(sa.func.count()).select_from(tables.operators)).scalar_one())
+        return self._scalar(sa.select(sa.func.count()).select_from(tables.operators)) or 0
 
     def findings(self) -> dict[int, bytes]:
         """What operators see, by the number of the bundle that it stands beside."""
-        with self._engine.connect() as connection:
-            return {row.number: row.findings for row in connection.execute(sa.select(tables.operators))}
+        return {row.number: row.findings for row in self._rows(sa.select(tables.operators))}
 
 
 _FAILURES = sa.select(tables.own_failures).order_by(tables.own_failures.c.at_h, tables.own_failures.c.lease)
-
-
-def _looked_until(connection: sa.Connection) -> int:
-    return int(connection.execute(sa.select(sa.func.max(tables.own_hours.c.end_hour))).scalar() or 0)
+_LOOKED_UNTIL = sa.select(sa.func.max(tables.own_hours.c.end_hour))

@@ -15,6 +15,7 @@ from crypto.errors import QuotaExceeded
 from crypto.ids import Digest, TenantId
 from federation.protocol.pass_messages import PassNonce
 from provider_server.rounds.store import tables
+from provider_server.rounds.store.rows import Rows, writing
 
 # What both databases understand; SQLAlchemy has a construct of its own for each.
 _SPEND = sa.text("INSERT INTO spent_passes (week, nonce) VALUES (:week, :nonce) ON CONFLICT DO NOTHING")
@@ -22,11 +23,8 @@ _NOT_AT_ONCE = sa.text("SET LOCAL synchronous_commit TO off")
 _AGAIN = "wait for the next week: passes are issued once a week, for the week after"
 
 
-class PassStore:
+class PassStore(Rows):
     """The two tables."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
 
     def issue(self, tenant: TenantId, week: int, request: Digest, batches: int) -> None:
         """Charges a batch, but none for a request that was charged; QuotaExceeded beyond `batches` in that week."""
@@ -34,11 +32,7 @@ class PassStore:
         query = sa.select(column.request).where(column.week == week, column.tenant == bytes(tenant))
         row = {"week": week, "tenant": bytes(tenant), "request": bytes(request)}
         try:
-            # Read, then written: SQLite would refuse a writer whose view is older than another's write.
-            with (
-                self._engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection,
-                connection.begin(),
-            ):
+            with writing(self._engine) as connection:  # reads first
                 charged = [bytes(each.request) for each in connection.execute(query)]
                 if bytes(request) in charged:
                     return
@@ -62,9 +56,8 @@ class PassStore:
 
     def forget(self, before_week: int) -> None:
         """Deletes what is of earlier weeks, whose passes are worth nothing any more."""
-        with self._engine.begin() as connection:
-            for table in (tables.issued_passes, tables.spent_passes):
-                connection.execute(sa.delete(table).where(table.c.week < before_week))
+        both = tables.issued_passes, tables.spent_passes
+        self._write(*(sa.delete(table).where(table.c.week < before_week) for table in both))
 
     def counts(self, week: int) -> tuple[int, int]:
         """How many batches were issued for a week, and how many passes of it were spent."""

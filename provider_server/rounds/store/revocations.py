@@ -9,16 +9,14 @@ import sqlalchemy as sa
 
 from crypto.ids import TenantId
 from provider_server.rounds.store import tables
+from provider_server.rounds.store.rows import Rows, put
 
 LIFETIME_S = 3600
 SLACK_S = 60  # how much later a process of the provider may hear of it, or its clock be ahead
 
 
-class Revocations:
+class Revocations(Rows):
     """The table of sessions that were called back. Threads and processes share it."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
 
     def add(self, tenants: Iterable[TenantId], now_s: float) -> None:
         """Calls back every session that these tenants have now."""
@@ -27,14 +25,12 @@ class Revocations:
 
     def all(self) -> dict[TenantId, int]:
         """The second up to which sessions that end by then are over, by tenant."""
-        with self._engine.connect() as connection:
-            return {TenantId(row.tenant): row.until_s for row in connection.execute(sa.select(tables.revoked))}
+        return {TenantId(row.tenant): row.until_s for row in self._rows(sa.select(tables.revoked))}
 
 
 def revoke(connection: sa.Connection, tenants: Iterable[TenantId], now_s: float) -> None:
     """As `Revocations.add`, within a transaction."""
-    of, until_s = tables.revoked.c, int(now_s) + LIFETIME_S + SLACK_S
-    connection.execute(sa.delete(tables.revoked).where(of.until_s <= now_s))
+    until_s = int(now_s) + LIFETIME_S + SLACK_S
+    connection.execute(sa.delete(tables.revoked).where(tables.revoked.c.until_s <= now_s))
     for tenant in tenants:
-        connection.execute(sa.delete(tables.revoked).where(of.tenant == bytes(tenant)))
-        connection.execute(sa.insert(tables.revoked).values(tenant=bytes(tenant), until_s=until_s))
+        put(connection, tables.revoked, {"tenant": bytes(tenant)}, until_s=until_s)

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from crypto.errors import PharoahError
 from crypto.ids import RoundId, TenantId
 from provider_server.rounds.store import tables
+from provider_server.rounds.store.rows import Rows, put, writing
 
 SUSPICION = "suspicion"
 
@@ -86,11 +87,8 @@ class Outcome:
     suspicion: Mapping[str, Any] = field(default_factory=dict)
 
 
-class RoundStore:
+class RoundStore(Rows):
     """The tables of rounds."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
 
     def add(
         self,
@@ -112,10 +110,7 @@ class RoundStore:
             "ownerships": msgspec.msgpack.encode(ownerships),
         }
         is_open = sa.select(tables.rounds.c.round_id).where(tables.rounds.c.state.not_in(ENDED))
-        with (
-            self._engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection,
-            connection.begin(),
-        ):
+        with writing(self._engine) as connection:
             if alone and connection.dialect.name == "postgresql":
                 connection.execute(sa.text("LOCK TABLE rounds IN EXCLUSIVE MODE"))
             if alone and (other := connection.execute(is_open).scalar()) is not None:
@@ -134,18 +129,13 @@ class RoundStore:
 
     def rounds(self) -> list[KeptRound]:
         """All rounds, oldest first."""
-        with self._engine.connect() as connection:
-            rows = connection.execute(sa.select(tables.rounds).order_by(tables.rounds.c.number))
-            return [_kept(row) for row in rows]
+        return [_kept(row) for row in self._rows(sa.select(tables.rounds).order_by(tables.rounds.c.number))]
 
     def get(self, round_id: RoundId) -> KeptRound:
         """One round; KeyError where there is none."""
-        query = sa.select(tables.rounds).where(tables.rounds.c.round_id == bytes(round_id))
-        with self._engine.connect() as connection:
-            row = connection.execute(query).first()
-        if row is None:
-            raise KeyError(f"no round {round_id}")
-        return _kept(row)
+        for row in self._rows(sa.select(tables.rounds).where(tables.rounds.c.round_id == bytes(round_id))):
+            return _kept(row)
+        raise KeyError(f"no round {round_id}")
 
     def move(self, round_id: RoundId, before: str, after: str, request: bytes | None = None) -> None:
         """Takes a round from one state to the next, with the request that it is fixed to; LostStep if it has moved.
@@ -161,9 +151,8 @@ class RoundStore:
         with self._engine.begin() as connection:
             _move(connection, round_id, before, after, {})
             connection.execute(sa.insert(tables.releases).values(round_id=name, release=outcome.release))
-            connection.execute(sa.delete(tables.notes).where(tables.notes.c.name == SUSPICION))
             note = json.dumps(outcome.suspicion, sort_keys=True)
-            connection.execute(sa.insert(tables.notes).values(name=SUSPICION, note=note))
+            put(connection, tables.notes, {"name": SUSPICION}, note=note)
 
     def add_contribution(self, round_id: RoundId, tenant: TenantId, message: bytes) -> bytes:
         """Keeps a tenant's contribution unless there is one; returns the one that is kept."""
@@ -188,8 +177,7 @@ class RoundStore:
         """Whose contributions are kept; none of a round that is over."""
         column = tables.contributions.c
         query = sa.select(column.tenant).where(column.round_id == bytes(round_id))
-        with self._engine.connect() as connection:
-            return {TenantId(row.tenant) for row in connection.execute(query)}
+        return set(map(TenantId, self._scalars(query)))
 
     def contribution(self, round_id: RoundId, tenant: TenantId) -> bytes:
         """A tenant's contribution, as it came."""
@@ -221,19 +209,14 @@ class RoundStore:
     def suspicion(self) -> dict[str, Any]:
         """What the rounds so far say about tenants; empty before the first."""
         query = sa.select(tables.notes.c.note).where(tables.notes.c.name == SUSPICION)
-        with self._engine.connect() as connection:
-            note = connection.execute(query).scalar()
-        found: dict[str, Any] = json.loads(note or "{}")
+        found: dict[str, Any] = json.loads(self._scalar(query) or "{}")
         return found
 
     @contextmanager
     def _alone(self, round_id: RoundId) -> Iterator[sa.Connection]:
         """A transaction beside which nobody else adds to this round: what is read in it still holds when it ends."""
         row = sa.select(tables.rounds.c.number).where(tables.rounds.c.round_id == bytes(round_id)).with_for_update()
-        with (
-            self._engine.connect().execution_options(pharoah_begin="IMMEDIATE") as connection,
-            connection.begin(),
-        ):
+        with writing(self._engine) as connection:
             connection.execute(row)
             yield connection
 

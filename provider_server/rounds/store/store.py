@@ -6,7 +6,7 @@
   Only which passes were spent in the last moment survives the first alone (`provider_server.rounds.store.pass_store`).
 - Errors and logs contain neither the password of a URL nor the values of a row.
 
-The schema comes from `provider_server.rounds.store.migrations`, which bring a database up to date when it is opened.
+Its tables come from `provider_server.rounds.store.schema`, which refuses a database of another version.
 """
 
 import errno
@@ -33,11 +33,12 @@ from provider_server.rounds.store import tables
 from provider_server.rounds.store.claims import RoundClaim
 from provider_server.rounds.store.hint_store import HintStore
 from provider_server.rounds.store.lease_ends import LeaseEnds
-from provider_server.rounds.store.migrations.upgrade import upgrade
 from provider_server.rounds.store.own_store import OwnStore
 from provider_server.rounds.store.pass_store import PassStore
 from provider_server.rounds.store.revocations import Revocations, revoke
 from provider_server.rounds.store.round_store import RoundStore
+from provider_server.rounds.store.rows import Rows, put
+from provider_server.rounds.store.schema import prepare
 
 if TYPE_CHECKING:
     from provider_server.fleet.release import Release
@@ -71,7 +72,7 @@ class StoreNotEmpty(Refusal):
     default_hint = "nothing was changed; choose a new, empty store"
 
 
-class Store:
+class Store(Rows):
     """Typed access to the provider's tables. Methods commit before they return.
 
     A path names a SQLite file, a string is an SQLAlchemy URL. What is missing is made, unless `create` is false.
@@ -80,9 +81,9 @@ class Store:
 
     def __init__(self, where: Path | str, *, create: bool = True, now_s: Callable[[], float] = time.time) -> None:
         url = _url(where)
-        self._engine = _engine(url, create=create)
+        super().__init__(_engine(url, create=create))
         try:
-            upgrade(self._engine, create=create)
+            prepare(self._engine, create=create)
         except (sa.exc.DBAPIError, sqlite3.Error) as error:
             self.close()
             # No `from error`: what a driver says may quote what it was given.
@@ -124,10 +125,8 @@ class Store:
 
     def lease(self, lease: LeaseId) -> Lease | None:
         """One lease by its name."""
-        query = sa.select(tables.leases).where(tables.leases.c.lease == bytes(lease))
-        with self._engine.connect() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else _lease(*row)
+        found = self._rows(sa.select(tables.leases).where(tables.leases.c.lease == bytes(lease)))
+        return _lease(*found[0]) if found else None
 
     def placed(self, hour: float, until_hour: float | None = None) -> list[tuple[Lease, tuple[str, ...]]]:
         """Leases of this moment, or up to that hour, whose nodes are known by name, in order of start; and names."""
@@ -138,16 +137,14 @@ class Store:
             .where(column.start_h <= (hour if until_hour is None else until_hour), column.end_h > hour)
             .order_by(column.start_h, column.lease)
         )
-        with self._engine.connect() as connection:
-            return [(_lease(*row), tuple(json.loads(names))) for *row, names in connection.execute(query)]
+        return [(_lease(*row), tuple(json.loads(names))) for *row, names in self._rows(query)]
 
     def leases_of(self, tenant: TenantId, start_hour: float, end_hour: float) -> list[Lease]:
         """A tenant's leases that began in [start_hour, end_hour), in order of start."""
         column = tables.leases.c
         began = sa.and_(column.start_h >= start_hour, column.start_h < end_hour)
         query = sa.select(tables.leases).where(column.tenant == bytes(tenant), began)
-        with self._engine.connect() as connection:
-            return [_lease(*row) for row in connection.execute(query.order_by(column.start_h, column.lease))]
+        return [_lease(*row) for row in self._rows(query.order_by(column.start_h, column.lease))]
 
     def register(self, registration: Registration) -> None:
         """Attaches workload tokens to the sender's own leases, and keeps what it says that it owns, and of old tokens.
@@ -167,50 +164,38 @@ class Store:
             for tokens in [json.dumps(workload.ladder.labels)]
             for lease in workload.leases
         ]
-        column = tables.ownerships.c
-        same = sa.and_(column.tenant == bytes(registration.tenant), column.epoch == registration.epoch)
         by = {"tenant": bytes(registration.tenant), "epoch": registration.epoch}
-        said = {**by, "ownership": registration.ownership}
         linked = [
             {**by, "token_before": before, "token_now": bytes(link.now)}
             for before, link in {bytes(link.before): link for link in registration.links}.items()
         ]
-        links = tables.links.c
         with self._engine.begin() as connection:
             if rows:
                 connection.execute(change, rows)
-            connection.execute(sa.delete(tables.ownerships).where(same))
-            connection.execute(sa.insert(tables.ownerships).values(said))
-            own = sa.and_(links.tenant == bytes(registration.tenant), links.epoch == registration.epoch)
-            connection.execute(sa.delete(tables.links).where(own))
+            put(connection, tables.ownerships, by, ownership=registration.ownership)
+            connection.execute(sa.delete(tables.links).filter_by(**by))
             if linked:
                 connection.execute(sa.insert(tables.links), linked)
 
     def ownership(self, tenant: TenantId, epoch: int) -> bytes | None:
         """What one tenant last said that it owns in an epoch, signed; None if it said nothing."""
         column = tables.ownerships.c
-        query = sa.select(column.ownership).where(column.tenant == bytes(tenant), column.epoch == epoch)
-        with self._engine.connect() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else bytes(row.ownership)
+        return self._scalar(sa.select(column.ownership).where(column.tenant == bytes(tenant), column.epoch == epoch))
 
     def links(self, until_epoch: int) -> list[tuple[TenantId, TokenLink]]:
         """What each tenant last said of tokens of one epoch in the next, epoch by epoch up to this one."""
         column = tables.links.c
         order = column.epoch, column.tenant, column.token_before
         query = sa.select(tables.links).where(column.epoch <= until_epoch).order_by(*order)
-        with self._engine.connect() as connection:
-            return [
-                (TenantId(row.tenant), TokenLink(Token(row.token_before), Token(row.token_now)))
-                for row in connection.execute(query)
-            ]
+        return [
+            (TenantId(row.tenant), TokenLink(Token(row.token_before), Token(row.token_now)))
+            for row in self._rows(query)
+        ]
 
     def ownerships(self, epoch: int) -> list[bytes]:
         """What every tenant last said that it owns in an epoch, signed."""
         column = tables.ownerships.c
-        query = sa.select(column.ownership).where(column.epoch == epoch).order_by(column.tenant)
-        with self._engine.connect() as connection:
-            return [row.ownership for row in connection.execute(query)]
+        return self._scalars(sa.select(column.ownership).where(column.epoch == epoch).order_by(column.tenant))
 
     def add_node_key(self, tenant: TenantId, node_key: str) -> None:
         """Keeps the key of a tenant's node; the ones before it are retired. Nothing for the one in use."""
@@ -226,14 +211,11 @@ class Store:
         """The keys of the tenants' nodes that are in use."""
         column = tables.node_keys.c
         query = sa.select(tables.node_keys).where(sa.not_(column.retired)).order_by(column.tenant)
-        with self._engine.connect() as connection:
-            return {TenantId(row.tenant): row.node_key for row in connection.execute(query)}
+        return {TenantId(row.tenant): row.node_key for row in self._rows(query)}
 
     def retired_node_keys(self) -> frozenset[str]:
         """Keys that were replaced, or whose tenants have left: none of them comes back."""
-        query = sa.select(tables.node_keys.c.node_key).where(tables.node_keys.c.retired)
-        with self._engine.connect() as connection:
-            return frozenset(connection.execute(query).scalars())
+        return frozenset(self._scalars(sa.select(tables.node_keys.c.node_key).where(tables.node_keys.c.retired)))
 
     def add_entry(self, number: int, entry: bytes, left: Sequence[TenantId] = (), now_s: float = 0.0) -> None:
         """Keeps a signed entry of the directory; those who leave by it lose their node keys and their sessions.
@@ -247,9 +229,7 @@ class Store:
 
     def entries(self) -> list[bytes]:
         """The signed entries of the directory, oldest first."""
-        query = sa.select(tables.directory.c.entry).order_by(tables.directory.c.number)
-        with self._engine.connect() as connection:
-            return [row.entry for row in connection.execute(query)]
+        return self._scalars(sa.select(tables.directory.c.entry).order_by(tables.directory.c.number))
 
     def leases(self, start_hour: float, end_hour: float) -> list[Lease]:
         """Leases that overlap [start_hour, end_hour), in order of start."""
@@ -258,39 +238,31 @@ class Store:
             .where(tables.leases.c.start_h < end_hour, tables.leases.c.end_h > start_hour)
             .order_by(tables.leases.c.start_h, tables.leases.c.lease)
         )
-        with self._engine.connect() as connection:
-            return [_lease(*row) for row in connection.execute(query).all()]
+        return [_lease(*row) for row in self._rows(query)]
 
     def releases(self) -> "list[Release]":
         """All releases, oldest first; DecodeError where one is of another form."""
         query = sa.select(tables.releases.c.release).order_by(tables.releases.c.number)
-        with self._engine.connect() as connection:
-            return [_release(data) for data in connection.execute(query).scalars()]
+        return [_release(data) for data in self._scalars(query)]
 
     def newest_release(self) -> "Release | None":
         """The newest release, None before the first; DecodeError where it is of another form."""
         query = sa.select(tables.releases.c.release).order_by(tables.releases.c.number.desc()).limit(1)
-        with self._engine.connect() as connection:
-            data = connection.scalar(query)
+        data = self._scalar(query)
         return None if data is None else _release(data)
 
     def add_bundle(self, number: int, bundle: bytes) -> None:
         """Keeps a signed bundle."""
-        with self._engine.begin() as connection:
-            connection.execute(sa.insert(tables.bundles).values(number=number, bundle=bundle))
+        self._write(sa.insert(tables.bundles).values(number=number, bundle=bundle))
 
     def bundles(self) -> list[bytes]:
         """All signed bundles, oldest first."""
-        query = sa.select(tables.bundles.c.bundle).order_by(tables.bundles.c.number)
-        with self._engine.connect() as connection:
-            return list(connection.execute(query).scalars())
+        return self._scalars(sa.select(tables.bundles.c.bundle).order_by(tables.bundles.c.number))
 
     def newest_bundle(self) -> tuple[int, bytes] | None:
         """Number and bytes of the newest bundle, None before the first."""
-        query = sa.select(tables.bundles).order_by(tables.bundles.c.number.desc()).limit(1)
-        with self._engine.connect() as connection:
-            row = connection.execute(query).first()
-        return None if row is None else (row.number, row.bundle)
+        newest = self._rows(sa.select(tables.bundles).order_by(tables.bundles.c.number.desc()).limit(1))
+        return (newest[0].number, newest[0].bundle) if newest else None
 
 
 def _release(data: bytes) -> "Release":

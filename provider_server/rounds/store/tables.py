@@ -1,4 +1,4 @@
-"""The tables of the provider's store, as `migrations` beside it makes them; see docs/architecture.md."""
+"""The tables of the provider's store; `schema` beside it makes them. See docs/architecture.md."""
 
 import sqlalchemy as sa
 

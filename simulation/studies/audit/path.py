@@ -23,7 +23,7 @@ from federation.protocol.life_table import Floats
 from federation.protocol.noise import Integers, NoiseSampler, contribution, from_ring, open_groups
 from federation.protocol.plan import Plan
 from provider_server.fleet.release import Answered, Release
-from provider_server.rounds.release import release
+from provider_server.rounds.opening import release
 from simulation.studies.audit.parties import Parties, Party
 
 Coins = NDArray[np.bool_]
@@ -62,7 +62,7 @@ class MaskSide:
 
 
 def released(plan: Plan, sent: Sequence[Contributed], shares: Sequence[Words]) -> Release:
-    """What `Provider.release` makes of it, but for exposure: it sums, unmasks, and passes the gate."""
+    """What `open_release` makes of it, but for exposure: it sums, unmasks, and passes the gate."""
     opened = _opened(plan, add_words(one.cells for one in sent), len(sent)) - add_words(shares)
     answered = [Answered(one.party.id, plan.start_hour) for one in sent]
     return release(plan, opened, answered, plan.tables)

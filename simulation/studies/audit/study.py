@@ -116,10 +116,10 @@ def of_contributions(parties: Parties, *, quick: bool) -> list[Case]:
     ]
 
 
-def audit(chosen: Sequence[Case], risk: float, seconds: float = math.inf, runs: int | None = None) -> list[Row]:
+def audit(chosen: Sequence[Case], risk: float, seconds: float = math.inf) -> list[Row]:
     """All rows. Each case has one run; of its other runs there are as many as fit into `seconds` of processor time."""
     chosen = [case for case in chosen if case.runs]
-    wanted = [min(case.runs, runs or case.runs) for case in chosen]
+    wanted = [case.runs for case in chosen]
     costs, tallies = [], []
     for case in chosen:
         began = time.process_time()
@@ -148,12 +148,11 @@ def is_wrong(row: Row) -> bool:
 
 def run(
     seconds: Annotated[float, typer.Option(min=0, help="Of processor time.")] = SECONDS,
-    runs: Annotated[int | None, typer.Option(min=1, help="Of each case at most.", show_default=False)] = None,
     *,
     epoch: Annotated[bool, typer.Option("--epoch", help="Only the windows of an epoch, as shipped.")] = False,
     quick: Quick = False,
 ) -> Table:
     """A statistical audit of the whole path: lower bounds on epsilon. It fails where a verdict is not the expected."""
     which, risk = of_epoch if epoch else cases, QUICK_RISK if quick else RISK
-    rows = audit(which(make_parties(), quick=quick), risk, seconds, runs)
+    rows = audit(which(make_parties(), quick=quick), risk, seconds)
     return Table(rows, failed=any(map(is_wrong, rows)))

@@ -35,14 +35,7 @@ class LeaseHazard:
 
     def at(self, age_h: float) -> float:
         """Failures per hour at an age."""
-        return self.per_hour[self._band(age_h)]
-
-    def upper_at(self, age_h: float) -> float:
-        """The upper bound at an age."""
-        return self.upper_per_hour[self._band(age_h)]
-
-    def _band(self, age_h: float) -> int:
-        return max(0, bisect_right(self.from_h, age_h) - 1)
+        return self.per_hour[max(0, bisect_right(self.from_h, age_h) - 1)]
 
 
 def lease_hazard(bundle: Bundle, labels: Mapping[str, str], nodes: int) -> LeaseHazard | None:

@@ -5,21 +5,18 @@ from typing import TYPE_CHECKING
 from crypto.codec import digest
 from crypto.errors import PeerFault
 from crypto.signing import reopened
-from federation.base.sqlite import Connection, transaction
+from federation.base.sqlite import Rows, transaction
 from federation.protocol.bundle import Bundle
 
 if TYPE_CHECKING:
     from federation.protocol.plan import PublishedBundle  # loads numpy, which verbs that plan or explain do without
 
 
-class BundleLog:
+class BundleLog(Rows):
     """Bundles by number. The first of a number stays; another one, or another digest in a plan, is a PeerFault.
 
     Plan and bundle may arrive in any order.
     """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def keep(self, number: int, signed_bundle: bytes) -> None:
         """Stores a bundle; PeerFault for another one of the same number, or with another digest than in a plan."""

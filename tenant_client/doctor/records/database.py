@@ -4,10 +4,14 @@ The file holds plaintext outcomes and a selection secret; `federation.base.sqlit
 """
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crypto.errors import PharoahError
 from federation.base import sqlite
-from federation.base.sqlite import Connection
+from federation.base.sqlite import Connection, transaction
+
+if TYPE_CHECKING:
+    from crypto.ristretto import RandomBytes  # loads what only a federation needs
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS units (unit TEXT PRIMARY KEY, start_h REAL NOT NULL, labels TEXT NOT NULL);
@@ -122,3 +126,23 @@ def refuse_earlier(connection: Connection) -> None:
 def open_database(path: Path) -> Connection:
     """The tenant's database at `path`, created if absent."""
     return sqlite.open_database(path, SCHEMA)
+
+
+# ---- secrets that never leave the database --------------------------------------------------------------------------
+
+
+def selection_key(connection: Connection, random_bytes: "RandomBytes") -> bytes:
+    """The secret that decides which failures count; drawn once per database."""
+    return _secret(connection, "selection", random_bytes)
+
+
+def digest_key(connection: Connection, random_bytes: "RandomBytes") -> bytes:
+    """The key of the digests that stand for secret-looking values in the journal; drawn once per database."""
+    return _secret(connection, "digests", random_bytes)
+
+
+def _secret(connection: Connection, name: str, random_bytes: "RandomBytes") -> bytes:
+    with transaction(connection):
+        connection.execute("INSERT OR IGNORE INTO secrets VALUES (?, ?)", (name, random_bytes(32)))
+    row = connection.execute("SELECT value FROM secrets WHERE name = ?", (name,)).fetchone()
+    return bytes(row[0])

@@ -9,16 +9,13 @@ from collections.abc import Collection, Iterable, Sequence
 from crypto.codec import decode, encode
 from crypto.errors import Equivocation, PlanRefused
 from crypto.ids import TenantId
-from federation.base.sqlite import Connection
+from federation.base.sqlite import Rows
 from federation.protocol.endorsed import EndedRound, EndedRounds, EndorsedSet
 from federation.protocol.plan import Plan
 
 
-class EndorsedSets:
+class EndorsedSets(Rows):
     """Reads and appends the sets of the tenant's database, which were checked before they came here."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def keep(self, rounds: Iterable[EndedRound]) -> None:
         """Appends those that are new, with the endorsements that prove them."""

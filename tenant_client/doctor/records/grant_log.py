@@ -3,15 +3,12 @@
 from crypto.codec import digest
 from crypto.ids import LeaseId
 from crypto.signing import reopened
-from federation.base.sqlite import Connection, transaction
+from federation.base.sqlite import Rows, transaction
 from federation.protocol.round_messages import GrantedLease, LeaseGrants
 
 
-class GrantLog:
+class GrantLog(Rows):
     """The signed grants that a lease or a refusal is based on."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def keep(self, grants: bytes, granted: LeaseGrants) -> set[LeaseId]:
         """Stores the first grant of each lease, and different ones as proof; returns the leases with different ones."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crypto.errors import PharoahError
-from federation.base.sqlite import Connection, transaction
+from federation.base.sqlite import Rows, transaction
 from tenant_client.doctor.diagnosis.precedents import LEAST, Known, Precedent, cause, like, rank, weights_of, words_of
 from tenant_client.doctor.diagnosis.sureness import WORDS, Basis, Sureness
 
@@ -51,11 +51,8 @@ class Incident:
         return "" if self.sure is None else f"at least {self.sure:.0%} sure, from {WORDS[Basis(self.basis)]}"
 
 
-class Incidents:
+class Incidents(Rows):
     """Reads and writes the incidents in a tenant's database."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def keep(self, unit: str, attempt: int, lines: Sequence[str], sure: Sureness | None) -> tuple[Precedent, ...]:
         """Keeps the incident of an attempt, which has its cause already; the nearest three before it."""

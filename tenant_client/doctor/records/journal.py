@@ -15,7 +15,7 @@ from operator import itemgetter
 from crypto.codec import decode, encode
 from crypto.errors import PeerFault, PharoahError
 from crypto.ids import LeaseId, Token
-from federation.base.sqlite import Connection, transaction
+from federation.base.sqlite import Rows, transaction
 from federation.protocol.round_messages import LADDER_LABELS, Ladder, RegisteredWorkload, TokenLink
 from federation.protocol.subjects import TOKEN_DIMENSIONS
 from tenant_client.doctor.records.starts import Started, Starts
@@ -84,11 +84,8 @@ def the_one(leases: Sequence[str], beginning: str) -> str:
     return found[0]
 
 
-class Journal:
+class Journal(Rows):
     """Reads and writes the journal tables of the tenant's database."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def add(self, units: Iterable[Unit], failures: Iterable[Failure]) -> None:
         """Appends in one transaction; IntegrityError and no change if a unit exists or a failure names none."""

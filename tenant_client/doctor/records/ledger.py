@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from crypto.errors import BudgetExceeded, PlanRefused
 from crypto.ids import Digest, RoundId
-from federation.base.sqlite import Connection, transaction
+from federation.base.sqlite import Rows, transaction
 from federation.protocol.endorsed import EndorsedSet
 from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import NO_LOSS, PrivacyLoss, plan_loss
@@ -43,11 +43,8 @@ class Charge:
         return not self.is_given_back and self.start_h < end_h and start_h < self.end_h
 
 
-class Ledger:
+class Ledger(Rows):
     """Reads and appends the charges of the tenant's database."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def charge(self, charge: Charge, plan: Plan, *, limit_epsilon: float, delta: float) -> None:
         """Commits `charge` for an answer to `plan` before it returns, unless its round was charged before.

@@ -2,14 +2,11 @@
 
 from crypto.errors import PlanRefused
 from crypto.ids import RoundId
-from federation.base.sqlite import Connection, transaction
+from federation.base.sqlite import Rows, transaction
 
 
-class Outbox:
+class Outbox(Rows):
     """Messages by round, each with the signed plan that it answers. No message is changed or removed."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def keep(self, round_id: RoundId, signed_plan: bytes, message: bytes) -> bytes:
         """Keeps the message unless a concurrent call was first; returns what is kept: nothing else is ever sent."""

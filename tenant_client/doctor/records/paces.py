@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 
-from federation.base.sqlite import Connection
+from federation.base.sqlite import Rows
 
 SLICE_S = 600
 
@@ -32,11 +32,8 @@ class Slice:
     saved: int | None = None
 
 
-class Paces:
+class Paces(Rows):
     """Reads and writes the slices in a tenant's database."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def keep(self, unit: str, attempt: int, slices: Iterable[Slice]) -> None:
         """Stores slices of an attempt, in place of what they were before."""

@@ -10,7 +10,7 @@ from pathlib import PurePath
 
 import msgspec
 
-from federation.base.sqlite import Connection, transaction
+from federation.base.sqlite import Rows, transaction
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +37,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
         return (scripts or module or [PurePath(word).name for word in words[:1]] or [""])[0]
 
 
-class Starts:
+class Starts(Rows):
     """Reads and writes what attempts were started with."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def keep(self, unit: str, attempt: int, started: Started) -> None:
         """Journals a start; one that is known stays."""

@@ -6,7 +6,7 @@ The observer writes it while a job runs (`run.usage`); `advice.resources` reads 
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 
-from federation.base.sqlite import Connection
+from federation.base.sqlite import Rows
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,8 @@ class Usage:
     cpu_s: float
 
 
-class Usages:
+class Usages(Rows):
     """Reads and writes them in a tenant's database."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def keep(self, unit: str, attempt: int, usage: Usage) -> None:
         """Stores what an attempt used so far."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from crypto.errors import PharoahError
-from federation.base.sqlite import Connection
+from federation.base.sqlite import Rows
 
 
 class NoPair(PharoahError):
@@ -28,11 +28,8 @@ class Vote:
     basis: str
 
 
-class Votes:
+class Votes(Rows):
     """Reads and writes the votes of the tenant's database."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
 
     def cast(self, vote: Vote) -> None:
         """Keeps a vote; the same one twice is one. NoPair for one node, IntegrityError for an unknown lease."""

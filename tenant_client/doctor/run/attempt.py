@@ -8,6 +8,7 @@ Every step except the job itself may fail; the next step runs anyway.
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from tenant_client.doctor.run import streams as laying, supervise
@@ -15,7 +16,6 @@ from tenant_client.doctor.run.fail_open import FailOpen
 from tenant_client.doctor.run.observer_pipe import Link
 from tenant_client.doctor.run.restarts import is_torchrun
 from tenant_client.doctor.run.run_directory import RUN_DIR, RunDirectory, environment, make_place, remove
-from tenant_client.doctor.run.senders import TERMINAL, sender_of
 from tenant_client.doctor.run.settings import RunSettings
 from tenant_client.doctor.run.streams import Streams
 from tenant_client.doctor.run.supervise import Ending, Job
@@ -85,3 +85,38 @@ def _wait(job: Job, streams: Streams | None, link: Link | None, mark: str, ours:
     with ours.guard("signals and output are no longer forwarded"):
         return supervise.wait(job, streams, asked)
     return supervise.wait_only(job)
+
+
+# ---- senders of signals ----------------------------------------------------------------------------------------------
+
+
+TERMINAL = "the terminal"
+
+
+def sender_of(pid: int, job: int, mark: str = "") -> str | None:
+    """The name of the program with this process id, "" if unknown; None for the job itself or what it started.
+
+    `mark` is a line of the environment that the job alone was given: what it started may have lost its parent by now.
+    """
+    if mark and mark in _environment(pid):
+        return None
+    seen: set[int] = set()
+    name, at = "", pid
+    while at > 1 and at not in seen:
+        if at == job:
+            return None
+        seen.add(at)
+        try:
+            text = Path(f"/proc/{at}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            break
+        name = name or text[text.index("(") + 1 : text.rindex(")")]
+        at = int(text.rpartition(")")[2].split()[1])
+    return name
+
+
+def _environment(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="replace").split("\0")
+    except OSError:  # it is gone, or somebody else's
+        return []

@@ -21,10 +21,9 @@ from tenant_client.doctor.advice.after_failure import after_failure
 from tenant_client.doctor.diagnosis.filter_rules import FILE, load_rules
 from tenant_client.doctor.diagnosis.precedents import Precedent, like
 from tenant_client.doctor.records.attempts import INTERRUPTED, UNSEEN, Attempt, AttemptCause, Attempts, AttemptState
-from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.database import digest_key, open_database
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
-from tenant_client.doctor.records.local_secrets import digest_key
 from tenant_client.doctor.records.paces import Paces, Slice
 from tenant_client.doctor.records.starts import Starts
 from tenant_client.doctor.records.usages import Usage, Usages

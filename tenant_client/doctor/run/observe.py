@@ -28,8 +28,7 @@ from tenant_client.doctor.run.free_space import JobPaths
 from tenant_client.doctor.run.health import Health
 from tenant_client.doctor.run.hook.progress import Progress
 from tenant_client.doctor.run.launcher import Launcher
-from tenant_client.doctor.run.lease_hints import Hinted
-from tenant_client.doctor.run.lease_watch import LeaseWatch
+from tenant_client.doctor.run.lease_hints import Hinted, LeaseWatch
 from tenant_client.doctor.run.observer_pipe import jobs_environment
 from tenant_client.doctor.run.pace import PaceRecorder
 from tenant_client.doctor.run.plugins import watchers

@@ -42,7 +42,7 @@ class Link:
         self._tell({"pid": pid, "at_s": time.time()})
 
     def asked(self, number: int, sender: str | None, at_s: float) -> None:
-        """A signal asked the job to end, and was forwarded; see `senders.sender_of`."""
+        """A signal asked the job to end, and was forwarded; see `attempt.sender_of`."""
         self._tell({"asked": number, "sender": sender, "at_s": at_s})
 
     def ended(self, how: Ending) -> None:

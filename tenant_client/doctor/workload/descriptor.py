@@ -12,15 +12,55 @@ it. A trace that lacks something is matched on what it has, exactly, and never w
 nowhere but into the VOPRF, blinded.
 """
 
+import hashlib
 import json
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgpack
 
 from federation.protocol.bundle import CatalogueEntry
-from tenant_client.doctor.workload.minhash import Sketch, similarity, sketch
+
+# ---- MinHash sketches of sets (Broder 1997) --------------------------------------------------------------------------
+#
+# A sketch has sixty-four positions and is not private (a dictionary of operators inverts it): only the provider
+# publishes sketches, of its own benchmarks, and a tenant's never leave. Nor do parts of them as tokens: each could be
+# guessed by itself, at a fraction of the guesses that the whole takes (docs/adr/0018-no-bands.md).
+
+
+POSITIONS = 64
+_WORDS = struct.Struct(f"<{POSITIONS}Q")
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """Sixty-four minima, each below 2^64."""
+
+    minima: tuple[int, ...]
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Sketch":
+        """Inverse of `to_bytes`."""
+        return cls(_WORDS.unpack(data))
+
+    def to_bytes(self) -> bytes:
+        """Little-endian words."""
+        return _WORDS.pack(*self.minima)
+
+
+def sketch(elements: Iterable[bytes]) -> Sketch:
+    """The sketch of a set of byte strings; each element is hashed once into sixty-four words by SHAKE-128."""
+    digests = (hashlib.shake_128(b"pharoah/minhash/1\0" + element).digest(_WORDS.size) for element in elements)
+    columns = zip(*map(_WORDS.unpack, digests), strict=True)
+    return Sketch(tuple(map(min, columns)) or (0,) * POSITIONS)
+
+
+def similarity(one: Sketch, other: Sketch) -> float:
+    """Share of equal positions: an unbiased estimate of the Jaccard similarity, standard error at most .0625."""
+    return sum(a == b for a, b in zip(one.minima, other.minima, strict=True)) / POSITIONS
+
 
 _DIGEST_POSITIONS = 8
 

@@ -10,8 +10,7 @@ import typer
 from federation.base import logs
 from federation.base.console import InputFile
 from federation.base.logs import Format
-from tenant_client.program.admission.decision import Desk
-from tenant_client.program.admission.mode import AdmissionMode
+from tenant_client.program.admission.decision import AdmissionMode, Desk
 from tenant_client.program.admission.serving import Certificate, listening
 from tenant_client.program.verbs.console import Home
 

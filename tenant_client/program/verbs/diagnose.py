@@ -2,8 +2,9 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,19 +13,21 @@ import typer
 from federation.base.console import AsJson, InputFile
 from federation.base.screen import say, show, show_json
 from federation.base.visible import counted_as
+from federation.protocol.causes import Domain
 from tenant_client.doctor.advice.after_failure import next_command
+from tenant_client.doctor.advice.incompatibilities import Known
 from tenant_client.doctor.advice.log_scan import known_in
-from tenant_client.doctor.advice.told import Told
-from tenant_client.doctor.diagnosis.diagnose import explain, hints
+from tenant_client.doctor.diagnosis.diagnose import Diagnosis, UnknownLine, explain, hints
 from tenant_client.doctor.diagnosis.filter_rules import FILE, load_rules, pattern_of
 from tenant_client.doctor.diagnosis.lessons import Lessons, bare, load_lessons, save_lessons
 from tenant_client.doctor.diagnosis.log_templates import mask
 from tenant_client.doctor.diagnosis.precedents import Precedent, like, telling_lines, unexplained_lines
-from tenant_client.doctor.diagnosis.sureness import sureness_of
+from tenant_client.doctor.diagnosis.sureness import Sureness, sureness_of
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.run.diagnose_attempt import run_files
 from tenant_client.doctor.run.plugins import gather_with_plugins
+from tenant_client.doctor.sources.evidence import Evidence
 from tenant_client.program.verbs.console import Home, job_of, warn
 
 
@@ -182,3 +185,57 @@ def _show_matches(lesson: Lessons, files: list[Path]) -> None:
 
 _NO_FILE = "pass a file, or a job: `pharoah-tenant jobs` lists them"
 _MOST_LINE, _MOST_SHOWN, _MOST_MATCHES, _MOST_KNOWN = 4096, 160, 5, 3
+
+# ---- for programs ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Told:
+    """`place` is the file and line of the root, `sure` is None where nobody measured it, `hints` are for unknown.
+
+    `known` is what is known of the versions that the logs name, `taken_for` what each file was read as.
+    """
+
+    reason: str
+    sure: Sureness | None
+    domain: Domain | None
+    rank: int | None
+    host: str
+    gpu: str
+    sentence: str
+    advice: str
+    place: str
+    cascade: tuple[Evidence, ...]
+    symptom: Evidence | None
+    hints: tuple[UnknownLine, ...]
+    precedents: tuple[Precedent, ...]
+    known: tuple[Known, ...]
+    taken_for: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        diagnosis: Diagnosis,
+        hints: Sequence[UnknownLine],
+        precedents: Sequence[Precedent],
+        known: Sequence[Known],
+        taken_for: Mapping[str, str],
+    ) -> "Told":
+        """The same diagnosis, spelt out."""
+        return cls(
+            reason=diagnosis.reason,
+            sure=sureness_of(diagnosis),
+            domain=diagnosis.domain,
+            rank=diagnosis.rank,
+            host=diagnosis.host,
+            gpu=diagnosis.gpu,
+            sentence=diagnosis.sentence,
+            advice=diagnosis.advice,
+            place=diagnosis.root.where if diagnosis.root else "",
+            cascade=diagnosis.cascade,
+            symptom=diagnosis.symptom,
+            hints=tuple(hints),
+            precedents=tuple(precedents),
+            known=tuple(known),
+            taken_for=dict(taken_for),
+        )

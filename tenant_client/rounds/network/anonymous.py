@@ -16,7 +16,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -25,14 +25,13 @@ from crypto.errors import PeerFault, PharoahError
 from crypto.ristretto import RandomBytes
 from federation.base.key_files import read, read_key
 from federation.base.settings import load
-from federation.base.sqlite import Connection, reporting as reporting_storage
+from federation.base.sqlite import Connection, reporting as reporting_storage, transaction
 from federation.protocol.check import Check, check_page
 from federation.protocol.directory import Directory
-from federation.protocol.pass_messages import BATCH, AnonymousCheck, unpadded
+from federation.protocol.pass_messages import BATCH, AnonymousCheck, Pass, unpadded
 from federation.protocol.passes import SECONDS_PER_WEEK, order, passes_of, week_of
 from federation.protocol.services import ProviderMethod
 from federation.transport.client import Peer
-from tenant_client.doctor.records import passes
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.questions import noting
 from tenant_client.doctor.settings import TenantSettings
@@ -67,10 +66,10 @@ def buy(
 ) -> int:
     """Buys what is missing of all passes of a week, and returns how many; none where the directory lists no key."""
     listed = directory.passes.get(week)
-    missing = 0 if listed is None else listed.batches - passes.kept(connection, week) // BATCH
+    missing = 0 if listed is None else listed.batches - kept(connection, week) // BATCH
     for _ in range(missing):
         asked = order(directory.provider, week, directory.passes[week].key, random_bytes)
-        passes.keep(connection, week, passes_of(asked, online.order_passes(week, asked.elements)))
+        keep(connection, week, passes_of(asked, online.order_passes(week, asked.elements)))
     return missing * BATCH
 
 
@@ -78,7 +77,7 @@ def ask(peer: Peer, connection: Connection, labels: Mapping[str, str], at_s: flo
     """The verdict for a lease, by its labels; NoPass, and nothing is sent, without a pass of this week."""
     context, level = context_tokens(labels)
     week = week_of(at_s)
-    shown = passes.take(connection, week)
+    shown = take(connection, week)
     if shown is None:
         raise NoPass("no pass for an anonymous check is left for this week")
     answer = peer.call(ProviderMethod.ANONYMOUS_CHECK, encode(AnonymousCheck(week, shown, context, level)))
@@ -98,7 +97,7 @@ def anonymous_check(home: Path, labels: Mapping[str, str]) -> Check:
         closing(open_database(home / "tenant.db")) as connection,
         Peer(at, read(home / "provider.pem"), retries=0, note=note) as peer,
     ):
-        passes.hurry(connection)
+        hurry(connection)
         return ask(peer, connection, labels, time.time())
 
 
@@ -133,3 +132,44 @@ def _buy_until(home: Path, now_s: Callable[[], float], over: threading.Event) ->
         except PharoahError as error:
             logger.warning("no passes were bought: %s", error.what, extra={"error": type(error).__name__})
         over.wait(LOOK_EVERY_S)
+
+
+# ---- passes in the database ------------------------------------------------------------------------------------------
+
+
+_TAKE = (
+    "DELETE FROM passes WHERE (week, pass) ="
+    " (SELECT week, pass FROM passes WHERE week = ? ORDER BY random() LIMIT 1) RETURNING pass"
+)
+
+
+def keep(connection: Connection, week: int, passes: Sequence[Pass]) -> None:
+    """Keeps passes of a week, and lets those of weeks before the last one go."""
+    with transaction(connection):
+        connection.execute("DELETE FROM passes WHERE week < ?", (week - 1,))
+        connection.executemany("INSERT INTO passes VALUES (?, ?)", [(week, bytes(each)) for each in passes])
+
+
+def kept(connection: Connection, week: int) -> int:
+    """How many passes of a week are left."""
+    (count,) = connection.execute("SELECT count(*) FROM passes WHERE week = ?", (week,)).fetchone()
+    return int(count)
+
+
+def take(connection: Connection, week: int) -> Pass | None:
+    """One pass of a week, at random, which is no longer here then; None if there is none.
+
+    At random, since the order in which they were issued is known to the issuer by blinded elements alone, and is to
+    stay nobody's business.
+    """
+    with connection.lock:
+        rows = connection.execute(_TAKE, (week,)).fetchall()  # to its end, which commits
+    return Pass(rows[0][0]) if rows else None
+
+
+def hurry(connection: Connection) -> None:
+    """Lets this connection's writes not wait for the disk.
+
+    After a power cut in that moment a pass that was taken may be here again; shown again, it is refused.
+    """
+    connection.execute("PRAGMA synchronous=NORMAL")

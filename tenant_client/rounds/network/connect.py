@@ -4,19 +4,38 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from crypto.roots import root_of
 from crypto.signing import SigningKey
 from federation.base.key_files import read, read_key
 from federation.base.settings import BadSettings, load
+from federation.protocol.services import TrusteeMethod
 from federation.transport.client import Peer
 from federation.transport.introductions import Introducing
 from tenant_client.doctor.records.questions import noting
 from tenant_client.doctor.settings import TenantSettings
 from tenant_client.rounds.home import joined, member
 from tenant_client.rounds.network.provider_service import Online
-from tenant_client.rounds.network.trustee_service import RemoteTrustee
+
+# ---- a trustee -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RemoteTrustee:
+    """Trustee `index`. It answers with what it says or raises the errors that it tells, Unreachable among them."""
+
+    index: int
+    peer: Peer
+
+    def evaluate(self, request: bytes) -> bytes:
+        """Signed EvaluationRequest in, EvaluationResponse out. Asked twice, it is metered twice."""
+        return self.peer.call(TrusteeMethod.EVALUATE, request)
+
+    def anchor(self, request: bytes) -> bytes:
+        """Signed AnchorRequest in, signed Anchor out. Asked twice, it answers the same."""
+        return self.peer.call(TrusteeMethod.ANCHOR, request)
 
 
 @contextmanager

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from crypto.errors import DecodeError, PharoahError
+from crypto.errors import PharoahError
+from federation.base import json_files
 from federation.base.visible import counted_as
 from federation.protocol.job_leases import lease_key
 from federation.protocol.pod_leases import lease_of_gang
@@ -64,7 +65,9 @@ class Follower:
         self._tenants = settings.tenants()
         self._keys = {tenant: lease_key(secret, tenant) for tenant in self._tenants.values()}
         self._resources = settings.resources
-        self._kept = _load(self._file)
+        self._kept = json_files.load(
+            self._file, _Kept, _Kept(), hint="delete it; leases that ended meanwhile must be ended by hand"
+        )
         self._running, self._looked_at = {one.lease: one for one in self._kept.running.values()}, self._kept.at
         self._done: set[str] = set()  # leases that are over, while their pods are still listed
         self._said: dict[str, str] = {}  # what was wrong, by lease
@@ -146,9 +149,7 @@ class Follower:
         kept, now = self._kept, self._looked_at
         if now and (kept.at is None or self._running != kept.running or (now - kept.at).total_seconds() >= KEEP_S):
             self._kept = _Kept(now, dict(self._running))
-            new = self._file.with_suffix(".new")
-            new.write_bytes(msgspec.json.encode(self._kept))
-            new.replace(self._file)
+            json_files.keep(self._file, self._kept, indent=-1)
 
 
 def _end_of(namespace: str, owners: tuple[str, ...], workloads: Workloads) -> type[End]:
@@ -246,14 +247,3 @@ def follow(watches: Watches, follower: Follower, told: Callable[[list[Recorded]]
         told(follower.look(cluster, datetime.now(UTC)))
         if once:
             return
-
-
-def _load(file: Path) -> _Kept:
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=_Kept)
-    except FileNotFoundError:
-        return _Kept()
-    except msgspec.MsgspecError as error:
-        raise DecodeError(
-            f"{error}: {file}", hint="delete it; leases that ended meanwhile must be ended by hand"
-        ) from error

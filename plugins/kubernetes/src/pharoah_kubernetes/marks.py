@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from crypto.errors import PharoahError
 from federation.base.hostlist import hostlist
-from federation.protocol.node_labels import CONTEXT_LABEL
+from federation.protocol.pod_leases import CONTEXT_LABEL
 from pharoah_kubernetes.api import Api, VersionGone
 from pharoah_kubernetes.objects import DeviceTaintRule, Node
 from pharoah_kubernetes.settings import Kubernetes
