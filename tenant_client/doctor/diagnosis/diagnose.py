@@ -37,6 +37,7 @@ from tenant_client.doctor.diagnosis.odd_calls import mismatch
 from tenant_client.doctor.diagnosis.wording import shared_fault, told
 from tenant_client.doctor.sources import (
     elastic,
+    event_logs,
     exit_status,
     job_log,
     kernel_log,
@@ -72,7 +73,7 @@ CANCELLED = "cancelled"
 _TIMED_OUT = "collective_timeout"
 _NO_MEMORY, _KILLED, _UNEVEN_END = "host_out_of_memory", "killed", "uneven_end"
 # Pictures of a moment, which name a cause where no log does, and may show something that is none.
-_PICTURES = (odd_stacks.SOURCE, tool_reports.SOURCE, slurm_records.SOURCE)
+_PICTURES = (odd_stacks.SOURCE, tool_reports.SOURCE, slurm_records.SOURCE, event_logs.SOURCE)
 _VERDICTS = (torchrun.SOURCE, exit_status.SOURCE)
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
 # Symptoms, those nearest to the cause first; killed GPU contexts last, since every killed process leaves some.

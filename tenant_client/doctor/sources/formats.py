@@ -21,6 +21,7 @@ from pathlib import Path
 from federation.base.reading import CappedReader, ReadLimits, SourceError, form_of, is_text
 from tenant_client.doctor.sources import (
     elastic,
+    event_logs,
     flight_recorder,
     host_log,
     job_log,
@@ -164,6 +165,7 @@ FORMATS = (
         lambda head: slurm_records.looks_like_nodes(head.text),
         _or_log_below(slurm_records.read_nodes),
     ),
+    Format("log of events", lambda head: event_logs.looks_like(head.text), event_logs.read),
     Format("stacks of processes", lambda head: stacks.looks_like(head.text), stacks.read),
     # A job that NCCL logs at length writes other lines, too.
     Format("NCCL log", lambda head: nccl_log.looks_like(head.text), _job_log),
