@@ -36,6 +36,7 @@ _FILE = "event_logs.toml"
 _BY_EXIT, _XID = "by_exit", "xid"
 _MOST_BYTES, _MOST_DEPTH, _MOST_KEPT, _MOST_SHOWN, _LINE, _TEXT = 1 << 26, 32, 4096, 64, 2000, 300
 _GROUP = re.compile(r"\(\?P<\w+>")
+_ONE_HOST = re.compile(r"[\w.-]+")
 
 
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,7 +117,7 @@ def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[
 class _Events:
     def __init__(self, log: Log) -> None:
         self._rows = _rows(log.kind)
-        self._any = re.compile("|".join(_GROUP.sub("(?:", text) for row in self._rows for text in _texts(row)) or "$^")
+        self._any = _any(log.kind)
         self._skip, self._unit, self._host = (
             re.compile(text) if text else None for text in (log.skip, log.unit, log.host)
         )
@@ -168,14 +169,15 @@ def _evidence(log: Log, one: _Told, file: str) -> Evidence:
         xid = XIDS.get(int(one.group("xid")))
         reason = xid.reason if xid and xid.reason else UNKNOWN
     elif reason == _BY_EXIT:
-        status = int(one.group("status"))
+        status = int(one.group("status") or -int(one.group("signal")))
         status = 256 - status if status > 256 else status  # PBS adds 256 to a signal
         reason, role = exit_status.reason_of(status), exit_status.role_of(status)
         source = SOURCE if reason == UNKNOWN else exit_status.SOURCE  # a verdict beside which a log may say more
     of_job = f" of job {one.unit}" if one.unit else ""
     text = f"{log.name}{of_job}: {one.text}"[:_TEXT]
     host = (one.group("host") or one.host).rstrip(",;.")
-    return Evidence(reason, role, source, file, one.line, text, None, None, host, one.group("gpu"))
+    only = host if _ONE_HOST.fullmatch(host) else ""
+    return Evidence(reason, role, source, file, one.line, text, None, None, only, one.group("gpu"))
 
 
 # ---- lines -----------------------------------------------------------------------------------------------------------
@@ -249,5 +251,8 @@ def _rows(kind: str) -> tuple[_Row, ...]:
     )
 
 
-def _texts(row: _Row) -> Iterator[str]:
-    yield from filter(None, (row.event.said, row.event.ended_by))
+@cache
+def _any(kind: str) -> re.Pattern[str]:
+    """What a line holds that a row of the kind may match, or that may take an event back."""
+    texts = (text for row in _rows(kind) for text in (row.event.said, row.event.ended_by) if text)
+    return re.compile("|".join(_GROUP.sub("(?:", text.replace("(?i)", "")) for text in texts), re.IGNORECASE)
