@@ -51,6 +51,8 @@ _PAIR = re.compile(r"(\s*)([^:=]{1,120}?)\s*(?::\.*|(?<=\w)\s*\.{3,}|\s=\s)\s*(.
 _INNER = re.compile(r"([A-Za-z][\w ]{2,40}): (\S.*)")
 _RAS_COLUMNS = re.compile(r"\s*Block\s+Status\s+Correctable Error\s+Uncorrectable Error\s*")
 _APART = re.compile(r"\s{2,}")
+_BarredRow = tuple[int, list[str]]  # the number of the line and its cells
+_LAST_RULE = f"+{'-' * 20}+"
 _RULED = re.compile(r"[|+][-=+|]{8,}\s*$")  # between the parts of a table
 _RULE = re.compile(r"[\s=_-]*")
 _GPUS = re.compile(r"\bGPUs?(?: ID)?:? ?(\d{1,4})\b")
@@ -294,36 +296,39 @@ def _of_csv(text: str) -> Iterator[Value]:
 
 
 def _of_box(text: str) -> Iterator[Value]:
-    """Cells between bars. Of two columns the first is the key; of more, a key is what stands in the same place of the
-    heading, whose rows are those of each device.
+    """Cells between bars. Of two columns the first is the key; of more, what stands in the same place of the heading,
+    which has as many rows as each device.
     """
-    heading = list[list[str]]()
-    block = list[tuple[int, str, list[str]]]()
+    heading, block = list[_BarredRow](), list[_BarredRow]()
     device = key = ""
-    for number, line in enumerate([*text.splitlines(), "+---+"], start=1):
+    for number, line in enumerate([*text.splitlines(), _LAST_RULE], start=1):
         if _RULED.match(line):
-            first = block[0][2][0].split()[:1] if block else []
-            if "=" in line and first and not first[0].isdigit():
-                heading, block = [cells for _, _, cells in block], []
-                continue
-            bus = next((found[0] for _, row, _ in block if (found := _BUS.search(row))), "")
-            device = bus or (first[0] if first and first[0].isdigit() else device)
-            for names, (row_number, _, cells) in zip(heading, block, strict=False):
-                for name, cell in zip(names, cells, strict=False):
-                    yield from (Value(device, key, value[:_LONGEST], row_number) for key, value in _named(name, cell))
+            if "=" in line and block and not block[0][1][0][:1].isdigit():
+                heading, block = block, []
+            for at in range(0, len(block) if heading else 0, len(heading) or 1):
+                yield from _of_barred(heading, block[at : at + len(heading)])
             block = []
-            continue
-        if not line.startswith("|"):
-            continue
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) > 2:
-            block.append((number, line, cells))
-        elif len(cells) == 2 and not heading:
-            key = _words(cells[0]) or key
-            if cells[0] == "Device ID":
-                device = cells[1]
-            of_gpu = _GPUS.search(f"{cells[0]} {cells[1]}")
-            yield Value(of_gpu[1] if of_gpu else device, key, cells[1][:_LONGEST], number)
+        elif line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if len(cells) > 2:
+                block.append((number, cells))
+            elif len(cells) == 2 and not heading:
+                key = _words(cells[0]) or key
+                if cells[0] == "Device ID":
+                    device = cells[1]
+                of_gpu = _GPUS.search(f"{cells[0]} {cells[1]}")
+                yield Value(of_gpu[1] if of_gpu else device, key, cells[1][:_LONGEST], number)
+
+
+def _of_barred(heading: Sequence[_BarredRow], rows: Sequence[_BarredRow]) -> Iterator[Value]:
+    """Of one device: its bus where the table has no health of parts (`npu-smi` has a bus for each part)."""
+    index = rows[0][1][0].split()[:1]
+    bus = next((found[0] for _, cells in rows if (found := _BUS.search(" ".join(cells)))), "")
+    by_part = any(cell == "Health" for cell in heading[0][1])
+    device = bus if bus and not by_part else index[0] if index and index[0].isdigit() else ""
+    for (_, names), (number, cells) in zip(heading, rows, strict=False):
+        for name, cell in zip(names, cells, strict=False):
+            yield from (Value(device, key, value[:_LONGEST], number) for key, value in _named(name, cell))
 
 
 def _named(heading: str, cell: str) -> Iterator[tuple[str, str]]:
