@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from federation.base.reading import CappedReader, ReadLimits, SourceError, form_of, is_text
 from tenant_client.doctor.sources import (
@@ -48,6 +48,17 @@ _OF_A_JOB = re.compile(
     rb"|\b(?:loss|epoch|iter|step)\b|NCCL|torch",
     re.MULTILINE,
 )
+_MARKDOWN_NAME = re.compile(r"(?i).*\.(?:md|markdown|mdx|rst|adoc)|(?:readme|changelog|contributing)(?:\.txt)?")
+_MARKDOWN = re.compile(  # a heading, and further ones or a table
+    r"\A\s*# \S[^\n]{0,120}\n(?=.*?^(?:\|?(?: *:?-{3,}:? *\|)+|#{2,4} \S[^\n]*\n.*?^#{2,4} \S))", re.DOTALL | re.MULTILINE
+)
+_CODE_NAME = re.compile(
+    r"(?i).*\.(?:pyi?|c|cc|cpp|cxx|cuh?|hip|hpp|h|go|rs|java|jl|jsx?|tsx?|lua|sh|bash|zsh|slurm|sbatch|toml|cfg|ini|cmake|proto"
+    r"|css|tex|bib|patch|diff|gitignore)|requirements[\w-]*\.txt|constraints[\w-]*\.txt|dockerfile.*|makefile|cmakelists\.txt"
+    r"|(?:licen[cs]e|copying|notice|authors)(?:\.\w{2,3})?"
+)
+_YAML_NAME = re.compile(r"(?i).*\.ya?ml")
+_YAML_OF_A_STATE = re.compile(r"^\s*(?:- )?(?:status|phase|reason|state|message|conditions):|^- hosts?:.*error", re.MULTILINE)
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 
 
@@ -137,6 +148,28 @@ def _unknown(reader: CappedReader, limits: ReadLimits) -> tuple[Found, ...]:
     raise NotOfAJob(reader.file, 0, f"not a log or dump of a job: {form_of(Head.of(reader).data)}")
 
 
+def _documentation(reader: CappedReader, limits: ReadLimits) -> Iterator[NoFault]:
+    yield NoFault("documentation, in which an error that is quoted is no evidence; give the log itself")
+
+
+def _code(reader: CappedReader, limits: ReadLimits) -> Iterator[NoFault]:
+    yield NoFault("source code or configuration, which tells of no job")
+
+
+def _name(head: Head) -> str:
+    return PurePath(head.file.rpartition(":")[2]).name
+
+
+def _is_documentation(head: Head) -> bool:
+    return bool(head.text) and bool(_MARKDOWN_NAME.fullmatch(_name(head)) or _MARKDOWN.match(head.text))
+
+
+def _is_code(head: Head) -> bool:
+    name = _name(head)
+    is_config = _YAML_NAME.fullmatch(name) and not _YAML_OF_A_STATE.search(head.text)
+    return bool(head.text) and bool(_CODE_NAME.fullmatch(name) or is_config)
+
+
 def _is_dump(head: Head) -> bool:
     return flight_recorder.looks_like(head.data, Path(head.file).name)
 
@@ -148,6 +181,8 @@ def _of_host(form: str) -> Callable[[Head], bool]:
 EMPTY, JOB_LOG = "an empty file", "job log"
 _RAS = "answer of NCCL's RAS"
 FORMATS = (
+    Format("documentation", _is_documentation, _documentation),
+    Format("source code or configuration", _is_code, _code),
     Format("flight recorder dump", _is_dump, _dump),
     Format(_RAS, lambda head: nccl_ras.looks_like(head.data), nccl_ras.read),
     Format("NCCL Inspector log", lambda head: nccl_inspector.looks_like(head.data), _inspector),
