@@ -35,16 +35,18 @@ SOURCE = "event_log"
 _FILE = "event_logs.toml"
 _BY_EXIT, _XID = "by_exit", "xid"
 _MOST_BYTES, _MOST_DEPTH, _MOST_KEPT, _MOST_SHOWN, _LINE, _TEXT = 1 << 26, 32, 4096, 64, 2000, 300
+_FIRST = 60  # lines of which most have the form of the log
 _GROUP = re.compile(r"\(\?P<\w+>")
 _ONE_HOST = re.compile(r"[\w.-]+")
 
 
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A log by its name; what a file begins with that is one, and how its lines name their host and job."""
+    """A log by its name; what the beginning of one holds, what most of its lines are, and what they name."""
 
     name: str
     kind: str
     begins: str
+    line: str = ""
     form: Literal["lines", "json"] = "lines"
     skip: str = ""
     unit: str = ""
@@ -91,7 +93,11 @@ class _Told:
 
 def log_of(head: str) -> Log | None:
     """The log that begins so."""
-    return next((log for log, begins in _logs() if begins.search(head)), None)
+    first = [line for line in head.splitlines() if line.strip()][:_FIRST]
+    for log, begins, line in _logs():
+        if begins.search(head) and (line is None or 2 * sum(1 for one in first if line.match(one)) > len(first)):
+            return log
+    return None
 
 
 def looks_like(head: str) -> bool:
@@ -118,9 +124,7 @@ class _Events:
     def __init__(self, log: Log) -> None:
         self._rows = _rows(log.kind)
         self._any = _any(log.kind)
-        self._skip, self._unit, self._host = (
-            re.compile(text) if text else None for text in (log.skip, log.unit, log.host)
-        )
+        self._skip, self._unit, self._host = map(_compiled, (log.skip, log.unit, log.host))
         self._kept: dict[tuple[int, str, str], _Told] = {}
         self._in, self._at, self.seen = "", "", 0
 
@@ -235,20 +239,21 @@ def _table() -> _Table:
 
 
 @cache
-def _logs() -> tuple[tuple[Log, re.Pattern[str]], ...]:
-    return tuple((log, re.compile(log.begins)) for log in _table().log)
+def _logs() -> tuple[tuple[Log, re.Pattern[str], re.Pattern[str] | None], ...]:
+    return tuple((log, re.compile(log.begins), _compiled(log.line)) for log in _table().log)
 
 
 @cache
 def _rows(kind: str) -> tuple[_Row, ...]:
-    def compiled(text: str) -> re.Pattern[str] | None:
-        return re.compile(text) if text else None
-
     return tuple(
-        _Row(event, re.compile(event.said), compiled(event.ended_by), compiled(event.after))
+        _Row(event, re.compile(event.said), _compiled(event.ended_by), _compiled(event.after))
         for event in _table().event
         if kind in event.kinds
     )
+
+
+def _compiled(text: str) -> re.Pattern[str] | None:
+    return re.compile(text) if text else None
 
 
 @cache

@@ -53,12 +53,13 @@ _MARKDOWN = re.compile(  # a heading, and further ones or a table
     r"\A\s*# \S[^\n]{0,120}\n(?=.*?^(?:\|?(?: *:?-{3,}:? *\|)+|#{2,4} \S[^\n]*\n.*?^#{2,4} \S))", re.DOTALL | re.MULTILINE
 )
 _CODE_NAME = re.compile(
-    r"(?i).*\.(?:pyi?|c|cc|cpp|cxx|cuh?|hip|hpp|h|go|rs|java|jl|jsx?|tsx?|lua|sh|bash|zsh|slurm|sbatch|toml|cfg|ini|cmake|proto"
+    r"(?i).*\.(?:pyi?|c|cc|cpp|cxx|cuh?|hip|hpp|h|go|rs|java|jl|jsx?|tsx?|lua|sh|bash|zsh|toml|cfg|ini|cmake|proto"
     r"|css|tex|bib|patch|diff|gitignore)|requirements[\w-]*\.txt|constraints[\w-]*\.txt|dockerfile.*|makefile|cmakelists\.txt"
     r"|(?:licen[cs]e|copying|notice|authors)(?:\.\w{2,3})?"
 )
 _YAML_NAME = re.compile(r"(?i).*\.ya?ml")
 _YAML_OF_A_STATE = re.compile(r"^\s*(?:- )?(?:status|phase|reason|state|message|conditions):|^- hosts?:.*error", re.MULTILINE)
+_FAILED_JOB = re.compile(rb"^Traceback \(most recent|^\[rank\d", re.MULTILINE)
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 
 
@@ -108,14 +109,14 @@ def _job_log(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | Le
 _Report = Callable[[CappedReader, ReadLimits], Iterable[Evidence | NoFault]]
 
 
-def _or_log_below(report: _Report) -> Callable[[CappedReader, ReadLimits], Iterator[Found]]:
+def _or_log_below(report: _Report, of_a_job: re.Pattern[bytes] = _OF_A_JOB) -> Callable[[CappedReader, ReadLimits], Iterator[Found]]:
     """Reads a report, and a job's log where one goes on below it: many begin with `nvidia-smi` or `scontrol`."""
 
     def read(reader: CappedReader, limits: ReadLimits) -> Iterator[Found]:
         begin = reader.read(min(_MOST_OF_A_REPORT, limits.total_bytes))
         yield from report(CappedReader(io.BytesIO(begin), reader.file, limits.total_bytes), limits)
         is_json = begin.lstrip()[:1] in (b"{", b"[")
-        if len(begin) == _MOST_OF_A_REPORT or (not is_json and _OF_A_JOB.search(begin)):
+        if len(begin) == _MOST_OF_A_REPORT or (not is_json and of_a_job.search(begin)):
             yield from _job_log(CappedReader(_Rejoined(begin, reader), reader.file, limits.total_bytes), limits)
 
     return read
@@ -166,8 +167,9 @@ def _is_documentation(head: Head) -> bool:
 
 def _is_code(head: Head) -> bool:
     name = _name(head)
+    is_script = head.text.startswith("#!") and name.endswith((".slurm", ".sbatch", ".pbs", ".job"))
     is_config = _YAML_NAME.fullmatch(name) and not _YAML_OF_A_STATE.search(head.text)
-    return bool(head.text) and bool(_CODE_NAME.fullmatch(name) or is_config)
+    return bool(head.text) and bool(_CODE_NAME.fullmatch(name) or is_script or is_config)
 
 
 def _is_dump(head: Head) -> bool:
@@ -200,7 +202,7 @@ FORMATS = (
         lambda head: slurm_records.looks_like_nodes(head.text),
         _or_log_below(slurm_records.read_nodes),
     ),
-    Format("log of events", lambda head: event_logs.looks_like(head.text), event_logs.read),
+    Format("log of events", lambda head: event_logs.looks_like(head.text), _or_log_below(event_logs.read, _FAILED_JOB)),
     Format("stacks of processes", lambda head: stacks.looks_like(head.text), stacks.read),
     # A job that NCCL logs at length writes other lines, too.
     Format("NCCL log", lambda head: nccl_log.looks_like(head.text), _job_log),
