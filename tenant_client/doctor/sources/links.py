@@ -3,8 +3,8 @@
 >>> list(lasting([b"[ 5.0] ice 0000:31:00.0 eth2: NIC Link is Down", b"[ 9.1] ice 0000:31:00.0 eth2: NIC Link is up"]))
 [b'', b'[ 9.1] ice 0000:31:00.0 eth2: NIC Link is up']
 
-A link is known by its driver, bus address, name and port, and by its host; a server of NFS, for which a process waits
-longer, by its name. Lines stay as they are, in their order and
+A link is known by its driver, bus address, name and port, and by its host; a server of NFS or Lustre, for which a
+process waits longer, by its name. Lines stay as they are, in their order and
 under their numbers; only one that tells of such a link's going down becomes an empty one. It stays where something
 else failed between that and a while after the link came up.
 """
@@ -27,8 +27,14 @@ _LINK = re.compile(
     r"(?P<state>[Dd]own|DOWN|[Uu]p|UP|ACTIVE)\b",
     re.ASCII,
 )
-_SERVER = re.compile(r"(?P<link>nfs: server \S+) (?P<state>not responding, still|OK\b)", re.ASCII)
-_DOWN = ("down", "Down", "DOWN", "not responding, still")
+_SERVER = re.compile(
+    r"(?:LustreError: \S+: |Lustre: )?(?P<link>nfs: server \S+|(?<=: )\w[\w-]+-(?:osc|mdc|mgc)[\w-]*):?"
+    r" (?P<state>not responding, still|OK\b|operation \w+ to node \S+ failed: rc = -107|Connection restored)",
+    re.ASCII,
+)
+_OF_SERVERS = re.compile(r" nfs: |-(?:osc|mdc|mgc)")
+_OF_A_SERVER = (b"nfs: ", b"Lustre")
+_DOWN = re.compile(r"down|Down|DOWN|not responding|operation")
 _UPTIME = re.compile(r"\[ *(\d{1,12}\.\d+)\]", re.ASCII)
 _KMSG = re.compile(r"\d+,\d+,(\d{1,18}),", re.ASCII)
 _CLOCK = re.compile(r"\b(\d\d):(\d\d):(\d\d)\b", re.ASCII)
@@ -54,7 +60,7 @@ def lasting(log: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a log, empty those of links that went down and came up again."""
     held: deque[_Held] = deque()
     for line in log:
-        if not held and b"ink " not in line and b"nfs: " not in line:
+        if not held and b"ink " not in line and not any(word in line for word in _OF_A_SERVER):
             yield line
             continue
         held.append(_held(line))
@@ -66,11 +72,12 @@ def lasting(log: Iterable[bytes]) -> Iterator[bytes]:
 
 def _held(line: bytes) -> _Held:
     text = line.decode("utf-8", "replace")
-    found = (_LINK if b"ink " in line else _SERVER).search(text) if b"ink " in line or b"nfs: " in line else None
+    found = _LINK.search(text) if b"ink " in line else None
+    found = found or (_SERVER.search(text) if any(word in line for word in _OF_A_SERVER) else None)
     if found is None:
         return _Held(line, _seconds(text), "", is_down=False, is_failure=match_line(text, _CAUSES) is not None)
     link = f"{place(text).host} {found['link']}"
-    return _Held(line, _seconds(text), link, is_down=found["state"] in _DOWN, is_failure=False)
+    return _Held(line, _seconds(text), link, is_down=_DOWN.match(found["state"]) is not None, is_failure=False)
 
 
 def _is_decided(held: deque[_Held]) -> bool:
@@ -91,7 +98,7 @@ def _is_survived(down: _Held, later: Iterable[_Held]) -> bool:
 
 
 def _survived_s(down: _Held) -> float:
-    return _SERVER_S if " nfs: " in down.link else SURVIVED_S
+    return _SERVER_S if _OF_SERVERS.search(down.link) else SURVIVED_S
 
 
 def _apart(one: _Held, other: _Held) -> float:
