@@ -38,7 +38,13 @@ BOOT = (
 
 def redfish(*entries: tuple[str, str, str]) -> str:
     members = [
-        {"@odata.type": "#LogEntry.v1_15_0.LogEntry", "Id": "1", "Severity": severity, "MessageId": one, "Message": text}
+        {
+            "@odata.type": "#LogEntry.v1_15_0.LogEntry",
+            "Id": "1",
+            "Severity": severity,
+            "MessageId": one,
+            "Message": text,
+        }
         for severity, one, text in entries
     ]
     return json.dumps({"@odata.type": "#LogEntryCollection.LogEntryCollection", "Members": members}, indent=1)
@@ -124,7 +130,10 @@ TOLD = {
     ),
     "edac-util": ("mc0: csrow2: 2 Uncorrected Errors\nmc0: csrow2: ch0: 0 Corrected Errors\n", "node_failure"),
     "GPFS": (gpfs("[N] mmfsd ready", LOST), "network_error"),
-    "GPFS, unmounted": (gpfs("[E] File System fs1 unmounted by the system with return code 5 reason code 0"), "os_error"),
+    "GPFS, unmounted": (
+        gpfs("[E] File System fs1 unmounted by the system with return code 5 reason code 0"),
+        "os_error",
+    ),
     "BeeGFS": (beegfs(RETRY), "network_error"),
     "kubelet, memory": (
         kubelet('"Eviction manager: pod is evicted successfully" pod="ml/job-0"'),
@@ -135,7 +144,9 @@ TOLD = {
         "host_out_of_memory",
     ),
     "kubelet, devices": (
-        kubelet('"Failed to admit pod" err="no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu"'),
+        kubelet(
+            '"Failed to admit pod" err="no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu"'
+        ),
         "device_lost",
     ),
     "kubelet, probe": (
@@ -166,12 +177,14 @@ TOLD = {
 }
 HEALTHY = {
     "boot": sel(*BOOT),
-    "sensors": "CPU1 Temp        | 41 degrees C      | ok\nFAN1             | 9100 RPM          | ok\nPS2  | 0x01 | ok\n",
+    "sensors": "CPU1 Temp | 41 degrees C  | ok\nFAN1      | 9100 RPM      | ok\nPS2       | 0x01 | ok\n",
     "Redfish": redfish(WELL, ("OK", "IDRAC.2.8.SYS1001", "System is turning off."), ("Warning", "x.1.0.Y", "Lid open")),
     "rasdaemon": "No Memory errors.\n\nNo PCIe AER errors.\n\nNo Extlog errors.\n\nNo MCE errors.\n",
-    "corrected": "Memory controller events:\n1 2026-05-02 10:00:00 +0000 1 Corrected error(s): memory read error at A1\n",
-    "edac-util": "mc0: 0 Uncorrected Errors with no DIMM info\nmc0: csrow0: 0 Uncorrected Errors\nedac-util: No errors to report.\n",
-    "GPFS": gpfs("[N] mmfsd ready", "[N] Connecting to 10.0.0.4 io1 <c0n1>", "[I] Accepted and connected to 10.0.0.4 io1"),
+    "corrected": "Memory controller events:\n1 2026-05-02 10:00:00 +0000 1 Corrected error(s): read error at A1\n",
+    "edac-util": "mc0: 0 Uncorrected Errors with no DIMM info\nedac-util: No errors to report.\n",
+    "GPFS": gpfs(
+        "[N] mmfsd ready", "[N] Connecting to 10.0.0.4 io1 <c0n1>", "[I] Accepted and connected to 10.0.0.4 io1"
+    ),
     "GPFS that came back": gpfs(
         "[E] Close connection to 10.0.0.4 io1 <c0n1>:[0] (Connection reset by peer).", "[I] Connected to 10.0.0.4 io1"
     ),

@@ -192,8 +192,10 @@ BOMBS = {
     + b"q\x01"
     + b"h\x01" * 1_000_000
     + b"es.",
-    "lists of lists of lists": b"\x80\x02](" + b"q\x00](" + b"".join(
-        b"h%c" % at * 100 + b"eq%c](" % (at + 1) for at in range(20)) + b"e.",
+    "lists of lists of lists": b"\x80\x02]("
+    + b"q\x00]("
+    + b"".join(b"h%c" % at * 100 + b"eq%c](" % (at + 1) for at in range(20))
+    + b"e.",
     "a list within itself": b"\x80\x02]q\x00h\x00a.",
     "empty stack": b"\x80\x02.",
     "empty stack in protocol 4": b"\x80\x04.",
@@ -212,7 +214,8 @@ def test_a_list_in_two_places_is_read_and_one_that_explodes_is_not() -> None:
     apart = a_dump(*(an_entry(record_id=at) for at in range(3)))
     for protocol in (2, 4, 5):
         dump = of_bytes(pickle.dumps(a_dump(*(an_entry(record_id=at, **shared) for at in range(3))), protocol))
-        assert dump.operations == of_bytes(as_json(apart)).operations and len(dump.records.seq) == 3
+        assert dump.operations == of_bytes(as_json(apart)).operations
+        assert len(dump.records.seq) == 3
     nested: list[object] = [0] * 1000
     for _ in range(8):
         nested = [nested] * 1000

@@ -458,7 +458,10 @@ def _nothing(gathered: Gathered) -> str:
         size = f" ({counted_as(n_lines, 'line')})" if n_lines and not shapes else ""
         forms = ", ".join(dict.fromkeys(gathered.taken_for[file] for file in logs if file not in shapes))
         read_as = f", read as {forms}" if forms else ""
-        parts += [f"no known error pattern in the logs{size}{read_as}", *(f"{file} is {shapes[file]}" for file in shapes)]
+        parts += [
+            f"no known error pattern in the logs{size}{read_as}",
+            *(f"{file} is {shapes[file]}" for file in shapes),
+        ]
     return "; ".join([*parts, *([_READ] if logs else [])])
 
 

@@ -1,4 +1,4 @@
-r"""What services write down of a node or a job, event by event: a BMC, memory controllers, storage, schedulers, kubelets.
+r"""What services write down of a node or a job, event by event: BMCs, memory, storage, schedulers, kubelets.
 
 The table `event_logs.toml` says which logs there are and which of their lines tell of a failure. A log in JSON is read
 as a line an entry. Of the events of one job, or of one thing, the first row of the table that is met tells.

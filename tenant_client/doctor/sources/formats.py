@@ -50,7 +50,8 @@ _OF_A_JOB = re.compile(
 )
 _MARKDOWN_NAME = re.compile(r"(?i).*\.(?:md|markdown|mdx|rst|adoc)|(?:readme|changelog|contributing)(?:\.txt)?")
 _MARKDOWN = re.compile(  # a heading, and further ones or a table
-    r"\A\s*# \S[^\n]{0,120}\n(?=.*?^(?:\|?(?: *:?-{3,}:? *\|)+|#{2,4} \S[^\n]*\n.*?^#{2,4} \S))", re.DOTALL | re.MULTILINE
+    r"\A\s*# \S[^\n]{0,120}\n(?=.*?^(?:\|?(?: *:?-{3,}:? *\|)+|#{2,4} \S[^\n]*\n.*?^#{2,4} \S))",
+    re.DOTALL | re.MULTILINE,
 )
 _CODE_NAME = re.compile(
     r"(?i).*\.(?:pyi?|c|cc|cpp|cxx|cuh?|hip|hpp|h|go|rs|java|jl|jsx?|tsx?|lua|sh|bash|zsh|toml|cfg|ini|cmake|proto"
@@ -58,7 +59,9 @@ _CODE_NAME = re.compile(
     r"|(?:licen[cs]e|copying|notice|authors)(?:\.\w{2,3})?"
 )
 _YAML_NAME = re.compile(r"(?i).*\.ya?ml")
-_YAML_OF_A_STATE = re.compile(r"^\s*(?:- )?(?:status|phase|reason|state|message|conditions):|^- hosts?:.*error", re.MULTILINE)
+_YAML_OF_A_STATE = re.compile(
+    r"^\s*(?:- )?(?:status|phase|reason|state|message|conditions):|^- hosts?:.*error", re.MULTILINE
+)
 _FAILED_JOB = re.compile(rb"^Traceback \(most recent|^\[rank\d", re.MULTILINE)
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 
@@ -109,7 +112,9 @@ def _job_log(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | Le
 _Report = Callable[[CappedReader, ReadLimits], Iterable[Evidence | NoFault]]
 
 
-def _or_log_below(report: _Report, of_a_job: re.Pattern[bytes] = _OF_A_JOB) -> Callable[[CappedReader, ReadLimits], Iterator[Found]]:
+def _or_log_below(
+    report: _Report, of_a_job: re.Pattern[bytes] = _OF_A_JOB
+) -> Callable[[CappedReader, ReadLimits], Iterator[Found]]:
     """Reads a report, and a job's log where one goes on below it: many begin with `nvidia-smi` or `scontrol`."""
 
     def read(reader: CappedReader, limits: ReadLimits) -> Iterator[Found]:

@@ -38,13 +38,26 @@ _FILE = "tool_reports.toml"
 _MOST_BYTES, _MOST_VALUES, _MOST_FOUND, _MOST_DEPTH = 1 << 25, 1 << 20, 256, 32
 _LONGEST, _SHOWN, _PATH, _TEXT = 400, 4, 4, 400
 _WORD, _HUMP = re.compile(r"[^a-z0-9]+"), re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
-_DEVICE_KEYS = ("pci_bus_id", "gpu_bus_id", "bus_id", "gpu", "gpu_id", "entity_id", "device_id", "index", "neuron_device_index", "ifname")
+_DEVICE_KEYS = (
+    "pci_bus_id",
+    "gpu_bus_id",
+    "bus_id",
+    "gpu",
+    "gpu_id",
+    "entity_id",
+    "device_id",
+    "index",
+    "neuron_device_index",
+    "ifname",
+)
 _NAMED = ("name", "category", "metrics_type", "block")
 _AS_KEY = re.compile(r"(?:card|gpu|device|npu)[ _]?(\d{1,4})", re.IGNORECASE)
 _BUS = re.compile(r"\b[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9]\b")
 _NUMBER = re.compile(r"\s*(?:0x)?(\d{1,18})\b")
-_COUNT = re.compile(r"\s*(?:0x)?(\d{1,18})\b(?!\.0*[1-9]|\s*(?:[%/]|[KMG]i?B\b|[CW]\b|MHz))")  # no share, size or reading
-_PROMPT = re.compile(r"(?:[\w.@~:/\[\]()-]{0,80} ?[$#>] ?(?:sudo )?[a-z][\w./-]*(?: [^\n]*)?\n(?:[ \t]*\n)*){1,4}")
+_COUNT = re.compile(
+    r"\s*(?:0x)?(\d{1,18})\b(?!\.0*[1-9]|\s*(?:[%/]|[KMG]i?B\b|[CW]\b|MHz))"
+)  # no share, size or reading
+_PROMPT = re.compile(r"(?:[\w.@~:/\[\]() -]{0,80}[$#>+] ?(?:sudo )?[a-z][\w./-]*(?: [^\n]*)?\n(?:[ \t]*\n)*){1,4}")
 _TAG = re.compile(r"<(/?)([A-Za-z_][\w:.-]{0,100})([^<>]{0,400}?)(/?)>([^<]{0,400})")
 _ID = re.compile(r'\bid="([^"]{1,64})"')
 _PAIR = re.compile(r"(\s*)([^:=]{1,120}?)\s*(?::\.*|(?<=\w)\s*\.{3,}|\s=\s)\s*(.*)")
@@ -223,7 +236,7 @@ def _of_json(text: str) -> Iterator[Value]:
 
 
 def _of_samples(text: str) -> Iterator[Value]:
-    """A sample a line, as monitors write them: what a counter rose by, where it first did; of one sample what it counts."""
+    """A sample a line, as monitors write them: what a counter rose by, and where; of a single sample what it counts."""
     first, rose = dict[tuple[str, str], int](), dict[tuple[str, str], Value]()
     for number, line in enumerate(text.splitlines(), start=1):
         for one in _of_json(line):
@@ -296,8 +309,9 @@ def _of_csv(text: str) -> Iterator[Value]:
 
 
 def _of_box(text: str) -> Iterator[Value]:
-    """Cells between bars. Of two columns the first is the key; of more, what stands in the same place of the heading,
-    which has as many rows as each device.
+    """Cells between bars. Of two columns the first is the key; of more, the same place of the heading.
+
+    A heading has as many rows as each device.
     """
     heading, block = list[_BarredRow](), list[_BarredRow]()
     device = key = ""
