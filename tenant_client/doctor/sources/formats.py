@@ -55,8 +55,8 @@ _MARKDOWN = re.compile(  # a heading, and further ones or a table
 )
 _CODE_NAME = re.compile(
     r"(?i).*\.(?:pyi?|c|cc|cpp|cxx|cuh?|hip|hpp|h|go|rs|java|jl|jsx?|tsx?|lua|sh|bash|zsh|toml|cfg|ini|cmake|proto"
-    r"|css|tex|bib|patch|diff|gitignore)|requirements[\w-]*\.txt|constraints[\w-]*\.txt|dockerfile.*|makefile|cmakelists\.txt"
-    r"|(?:licen[cs]e|copying|notice|authors)(?:\.\w{2,3})?"
+    r"|css|tex|bib|patch|diff|gitignore)|requirements[\w-]*\.txt|constraints[\w-]*\.txt|(?:[\w-]+\.)?dockerfile|makefile|cmakelists\.txt"
+    r"|(?:licen[cs]e|copying|notice|authors)(?:\.txt)?"
 )
 _YAML_NAME = re.compile(r"(?i).*\.ya?ml")
 _YAML_OF_A_STATE = re.compile(
