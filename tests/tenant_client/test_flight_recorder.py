@@ -192,6 +192,11 @@ BOMBS = {
     + b"q\x01"
     + b"h\x01" * 1_000_000
     + b"es.",
+    "lists of lists of lists": b"\x80\x02]("
+    + b"q\x00]("
+    + b"".join(b"h%c" % at * 100 + b"eq%c](" % (at + 1) for at in range(20))
+    + b"e.",
+    "a list within itself": b"\x80\x02]q\x00h\x00a.",
     "empty stack": b"\x80\x02.",
     "empty stack in protocol 4": b"\x80\x04.",
     "items for nobody": b"\x80\x02(K\x01K\x02u.",
@@ -200,6 +205,22 @@ BOMBS = {
     "json nested": b'{"version": "2.1", "entries": ' + b"[" * 200_000,
     "json nested where not read": b'{"version": "2.1", "other": ' + b"[" * 200_000,
 }
+
+
+def test_a_list_in_two_places_is_read_and_one_that_explodes_is_not() -> None:
+    """As Python pickles records that share the sizes of their tensors."""
+    sizes, frames = [[4096, 5120]], an_entry()["frames"]
+    shared = {"input_sizes": sizes, "output_sizes": sizes, "frames": frames}
+    apart = a_dump(*(an_entry(record_id=at) for at in range(3)))
+    for protocol in (2, 4, 5):
+        dump = of_bytes(pickle.dumps(a_dump(*(an_entry(record_id=at, **shared) for at in range(3))), protocol))
+        assert dump.operations == of_bytes(as_json(apart)).operations
+        assert len(dump.records.seq) == 3
+    nested: list[object] = [0] * 1000
+    for _ in range(8):
+        nested = [nested] * 1000
+    with pytest.raises(SourceError, match="too many places"):
+        of_bytes(pickle.dumps(a_dump(an_entry(input_sizes=nested))))
 
 
 @pytest.mark.nightly

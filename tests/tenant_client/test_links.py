@@ -66,3 +66,18 @@ def test_of_a_link_that_came_up_the_second_fall_is_told_by_its_line(tmp_path: Pa
     found = diagnose(gather([tmp_path / "dmesg.log"]).evidence)
     assert found.root is not None
     assert found.root.line == 3
+
+
+NFS = "nfs: server 10.0.0.9 {}"
+LOST = "LustreError: 11-0: work-OST0003-osc-ffff88: operation ost_write to node 10.0.0.1@o2ib failed: rc = -107"
+RESTORED = "Lustre: work-OST0003-osc-ffff88: Connection restored to 10.0.0.1@o2ib (at 10.0.0.1@o2ib)"
+EVICTED = "LustreError: 167-0: work-OST0003-osc-ffff88: This client was evicted by work-OST0003; in progress I/O fails"
+
+
+def test_a_file_server_that_answers_again_is_none_and_one_that_evicted_the_client_is(tmp_path: Path) -> None:
+    waits, answers = at(9, NFS.format("not responding, still trying")), at(300, NFS.format("OK"))
+    assert reason(tmp_path, waits, answers) == "unknown"
+    assert reason(tmp_path, waits) == "os_error"
+    assert reason(tmp_path, at(9, LOST), at(90, RESTORED)) == "unknown"
+    assert reason(tmp_path, at(9, LOST), at(90, RESTORED.replace("OST0003", "OST0004"))) == "os_error"
+    assert reason(tmp_path, at(9, LOST), at(10, EVICTED), at(11, RESTORED)) == "os_error"

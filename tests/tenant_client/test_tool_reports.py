@@ -333,6 +333,62 @@ def test_counts_of_corrected_errors_and_of_use_are_no_faults() -> None:
     assert told(nvidia_q()) == []
 
 
+def table(tool: str, heading: tuple[str, str], *devices: tuple[str, str]) -> str:
+    """As nvidia-smi's kin draw one: a heading of two rows, and two rows for each device."""
+    rule = f"+{'-' * 24}+{'-' * 24}+{'-' * 26}+\n"
+    rows = (f"{first}\n{second}\n{rule}" for first, second in devices)
+    head = f"{heading[0]}\n{heading[1]}\n{rule.replace('-', '=')}"
+    return f"+{'-' * 76}+\n| {tool:<75}|\n{rule}{head}{''.join(rows)}"
+
+
+GAUDI = (
+    "| AIP  Name        Persi | Bus-Id        Disp.A   | Volatile Uncor-Events    |",
+    "| Fan  Temp  Perf  Pwr   |         Memory-Usage   | AIP-Util  Compute M.     |",
+)
+CAMBRICON = (
+    "| Card  Name    Firmware | Inited          Driver | Util        Ecc-Error    |",
+    "| Fan   Temp         Pwr |         Memory-Usage   |         vMemory-Usage    |",
+)
+
+
+def gaudi(count: str, util: str = "97%") -> tuple[str, str]:
+    return (
+        f"|   1  HL-325L      N/A  | 0000:e9:00.0     N/A   | {count:>22}   |",
+        f"| N/A   36C   P0   226W  | 1184MiB / 131072MiB    | {util:>7}            0%   |",
+    )
+
+
+def test_a_value_counts_under_the_heading_of_its_own_row_alone() -> None:
+    assert told(table("HL-SMI Version: 1.21", GAUDI, gaudi("0"))) == []
+    assert told(table("HL-SMI Version: 1.21", GAUDI, gaudi("4", "0%"))) == [("ecc_error", "0000:e9:00.0")]
+    card = "| 1     M370      v1.1.6 | On              v4.20  | {:<10}  {:<12} |"
+    usage = "|  0%   32C        30 W  |     0 MiB/ 23308 MiB   |    0 MiB/1048576 MiB     |"
+    assert told(table("CNMON v4.20.11", CAMBRICON, (card.format("90%", "N/A"), usage))) == []
+    assert told(table("CNMON v4.20.11", CAMBRICON, (card.format("90%", "12"), usage))) == [("ecc_error", "1")]
+
+
+def sample(index: int, **counts: int) -> str:
+    devices = [{"neuron_device_index": index, "mem_ecc_corrected": 9, **counts}]
+    return json.dumps({"neuron_runtime_data": [], "system_data": {"neuron_hw_counters": {"neuron_devices": devices}}})
+
+
+def test_of_a_monitor_s_samples_what_rose_counts_and_where_it_did() -> None:
+    lines = [sample(3, mem_ecc_uncorrected=count) for count in (1, 1, 2, 2)]
+    (one,) = read("\n".join(lines))
+    assert isinstance(one, Evidence)
+    assert (one.reason, one.gpu, one.line) == ("ecc_error", "3", 3)
+    assert told("\n".join(lines[:2])) == []
+    assert told(lines[0]) == [("ecc_error", "3")]
+
+
+def test_a_report_below_the_command_that_printed_it_is_read_with_its_lines() -> None:
+    text = f"# mlxlink -d mlx5_4 -m -c\n\n{mlxlink('Polling')}"
+    (one,) = read(text)
+    assert isinstance(one, Evidence)
+    assert (one.reason, text.splitlines()[one.line - 1].split()[-1]) == ("network_error", "Polling")
+    assert told(f"[root@n7 ~]# nvidia-smi\n{nvidia_table('0')}") == []
+
+
 def test_what_may_be_old_is_said_to_be_so_and_a_failed_remapping_is_of_now() -> None:
     for old in (nvidia_q(aggregate=3), nvidia_q(retired=2)):
         (one,) = read(old)

@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 
 from crypto.errors import PharoahError
 from federation.base.reading import ReadLimits
-from tenant_client.doctor.diagnosis.diagnose import gather
+from tenant_client.doctor.diagnosis.diagnose import explain, gather
+from tenant_client.doctor.diagnosis.lessons import Lessons
 from tenant_client.doctor.diagnosis.rank_graph import graph_of
 from tenant_client.doctor.sources.nccl_inspector import read_logs
 from tenant_client.doctor.sources.nccl_topology import read_topology
@@ -359,3 +360,42 @@ def test_what_diagnose_passes_over_is_named_once(tmp_path: Path) -> None:
     assert whole.exit_code == 0
     assert "left out: " in whole.stderr
     assert "core.bin" in whole.stderr
+
+
+README = (
+    "# Tune\n\n## Trouble\n\n| Message | Do |\n| --- | --- |\n| `torch.OutOfMemoryError: CUDA out of memory` | - |\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("README.md", README),
+        ("notes.txt", README),
+        ("train.py", 'raise RuntimeError("CUDA out of memory")\nTraceback (most recent call last):\nKeyError: 1\n'),
+        ("config.yaml", "# avoids torch.OutOfMemoryError: CUDA out of memory\nlr: 1e-4\n"),
+        (
+            "job.slurm",
+            "#!/bin/bash\n# slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 10:00 DUE TO TIME LIMIT ***\n",
+        ),
+    ],
+)
+def test_what_documentation_and_code_quote_is_no_evidence(name: str, text: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "repository.zip", "w") as archive:
+        archive.writestr(f"repository-main/{name}", text)
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    for file in (tmp_path / name, tmp_path / "repository.zip"):
+        found = explain(gather([file]), Lessons())
+        assert (found.reason, found.root, found.symptom) == ("unknown", None, None)
+        assert "documentation" in found.sentence or "source code" in found.sentence
+
+
+def test_a_state_in_yaml_and_a_log_with_a_heading_are_read(tmp_path: Path) -> None:
+    (tmp_path / "pod.yaml").write_text(
+        "kind: Pod\nstatus:\n  reason: Evicted\n  message: The node was low on resource: memory.\n"
+    )
+    (tmp_path / "job.log").write_text(
+        "# torchrun train.py\nMemoryError\nTraceback (most recent call last):\nMemoryError\n"
+    )
+    assert explain(gather([tmp_path / "pod.yaml"]), Lessons()).reason == "evicted"
+    assert explain(gather([tmp_path / "job.log"]), Lessons()).reason == "host_out_of_memory"

@@ -37,6 +37,7 @@ from tenant_client.doctor.diagnosis.odd_calls import mismatch
 from tenant_client.doctor.diagnosis.wording import shared_fault, told
 from tenant_client.doctor.sources import (
     elastic,
+    event_logs,
     exit_status,
     job_log,
     kernel_log,
@@ -62,8 +63,8 @@ _HEADS = 3
 _MOST_FILES = 100_000
 _MOST_LOCAL = 8  # ranks of most hosts
 _READ = (
-    "read are logs of jobs, kernels and schedulers, dumps and stacks, and what tools print of GPUs, links,"
-    " nodes and jobs"
+    "read are logs of jobs, kernels, schedulers, kubelets, storage and BMCs, dumps and stacks, and what tools print of"
+    " GPUs, links, nodes and jobs"
 )
 _IS_PACKED = re.compile(r"\bunpack")
 _BESIDE_SLEEP = 100  # lines
@@ -72,7 +73,7 @@ CANCELLED = "cancelled"
 _TIMED_OUT = "collective_timeout"
 _NO_MEMORY, _KILLED, _UNEVEN_END = "host_out_of_memory", "killed", "uneven_end"
 # Pictures of a moment, which name a cause where no log does, and may show something that is none.
-_PICTURES = (odd_stacks.SOURCE, tool_reports.SOURCE, slurm_records.SOURCE)
+_PICTURES = (odd_stacks.SOURCE, tool_reports.SOURCE, slurm_records.SOURCE, event_logs.SOURCE)
 _VERDICTS = (torchrun.SOURCE, exit_status.SOURCE)
 _ATTEMPT = re.compile(r"attempt_(\d{1,6})", re.ASCII)
 # Symptoms, those nearest to the cause first; killed GPU contexts last, since every killed process leaves some.
@@ -455,8 +456,13 @@ def _nothing(gathered: Gathered) -> str:
     if logs:
         n_lines = sum(left.tail[-1].number for left in gathered.leftovers.values() if left.tail)
         size = f" ({counted_as(n_lines, 'line')})" if n_lines and not shapes else ""
-        parts += [f"no known error pattern in the logs{size}", *(f"{file} is {shapes[file]}" for file in shapes)]
-    return "; ".join([*parts, *([_READ] if shapes else [])])
+        forms = ", ".join(dict.fromkeys(gathered.taken_for[file] for file in logs if file not in shapes))
+        read_as = f", read as {forms}" if forms else ""
+        parts += [
+            f"no known error pattern in the logs{size}{read_as}",
+            *(f"{file} is {shapes[file]}" for file in shapes),
+        ]
+    return "; ".join([*parts, *([_READ] if logs else [])])
 
 
 def hints(gathered: Gathered, most: int = _HINTS, dropped: AbstractSet[str] = frozenset()) -> tuple[UnknownLine, ...]:

@@ -5,7 +5,8 @@ position; nothing that a file says is run, and memory stays in proportion to its
 by opcode against the few that PyTorch's own writer uses, and only then loaded by an Unpickler that can find no class
 and no persistent object. Any other pickle goes through a builder in Python that knows data alone, and is far slower.
 
-Does not promise that lists and dicts are apart: a dict may be in several places.
+Does not promise that lists and dicts are apart: one may be in several places, lists and tuples so often that
+`MOST_REPEATED` values are in them.
 
 Source: PyTorch 2.13, `torch/csrc/jit/serialization/pickler.cpp` (opcodes).
 
@@ -27,7 +28,9 @@ from typing import Any, ClassVar, TypeVar
 from federation.base.reading import SourceError
 
 _Item = TypeVar("_Item")
+MOST_REPEATED = 1 << 23  # values of lists and tuples in a second place or a later one
 _BROKEN = (
+    RecursionError,
     pickle.UnpicklingError,
     ValueError,
     TypeError,
@@ -115,7 +118,11 @@ def _loaded(data: bytes, file: str) -> object:
 
 
 def build(data: bytes, file: str) -> object:
-    """Any pickle of numbers, strings, lists, tuples and dicts, of which only strings and dicts may be shared."""
+    """Any pickle of numbers, strings, lists, tuples and dicts.
+
+    A list or tuple in several places may not grow any more, and counts with all that it holds wherever it is: a file
+    cannot nest it into more than `MOST_REPEATED` values.
+    """
     builder = _Builder()
     position = 0
     try:
@@ -139,6 +146,8 @@ class _Builder:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
+        self._shared: dict[int, tuple[object, int]] = {}  # by identity, with how many values it holds
+        self._repeated = 0
 
     def step(self, name: str, argument: Any) -> None:
         """One opcode; raises for those that a dump has no need of."""
@@ -192,13 +201,24 @@ class _Builder:
         target = self.stack[start - 1] if start > 0 else None
         if not isinstance(target, kind):
             raise pickle.UnpicklingError(f"items for a {kind.__name__} that is not there")
+        if id(target) in self._shared:
+            raise pickle.UnpicklingError(f"a {kind.__name__} that grows after it was put in a second place")
         return target
 
-    @staticmethod
-    def _shareable(value: object) -> object:
-        if not isinstance(value, str | dict):
-            raise pickle.UnpicklingError("a list or tuple in two places")
+    def _shareable(self, value: object) -> object:
+        self._repeated += self._size(value) if isinstance(value, list | tuple) else 0
+        if self._repeated > MOST_REPEATED:
+            raise pickle.UnpicklingError("lists or tuples in too many places")
         return value
+
+    def _size(self, value: object) -> int:
+        """How many values it holds, itself among them, a dict as one; from now on it may not grow."""
+        if not isinstance(value, list | tuple):
+            return 1
+        if id(value) not in self._shared:
+            self._shared[id(value)] = value, 1
+            self._shared[id(value)] = value, 1 + sum(map(self._size, value))
+        return self._shared[id(value)][1]
 
     @staticmethod
     def _string(value: object) -> str:

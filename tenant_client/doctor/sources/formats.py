@@ -16,11 +16,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from federation.base.reading import CappedReader, ReadLimits, SourceError, form_of, is_text
 from tenant_client.doctor.sources import (
     elastic,
+    event_logs,
     flight_recorder,
     host_log,
     job_log,
@@ -47,6 +48,21 @@ _OF_A_JOB = re.compile(
     rb"|\b(?:loss|epoch|iter|step)\b|NCCL|torch",
     re.MULTILINE,
 )
+_MARKDOWN_NAME = re.compile(r"(?i).*\.(?:md|markdown|mdx|rst|adoc)|(?:readme|changelog|contributing)(?:\.txt)?")
+_MARKDOWN = re.compile(  # a heading, and further ones or a table
+    r"\A\s*# \S[^\n]{0,120}\n(?=.*?^(?:\|?(?: *:?-{3,}:? *\|)+|#{2,4} \S[^\n]*\n.*?^#{2,4} \S))",
+    re.DOTALL | re.MULTILINE,
+)
+_CODE_NAME = re.compile(
+    r"(?i).*\.(?:pyi?|c|cc|cpp|cxx|cuh?|hip|hpp|h|go|rs|java|jl|jsx?|tsx?|lua|sh|bash|zsh|toml|cfg|ini|cmake|proto"
+    r"|css|tex|bib|patch|diff|gitignore)|requirements[\w-]*\.txt|constraints[\w-]*\.txt|(?:[\w-]+\.)?dockerfile|makefile|cmakelists\.txt"
+    r"|(?:licen[cs]e|copying|notice|authors)(?:\.txt)?"
+)
+_YAML_NAME = re.compile(r"(?i).*\.ya?ml")
+_YAML_OF_A_STATE = re.compile(
+    r"^\s*(?:- )?(?:status|phase|reason|state|message|conditions):|^- hosts?:.*error", re.MULTILINE
+)
+_FAILED_JOB = re.compile(rb"^Traceback \(most recent|^\[rank\d", re.MULTILINE)
 _INSPECTOR = "an NCCL Inspector log: it tells which ranks are slow, not why a job failed"
 
 
@@ -96,14 +112,16 @@ def _job_log(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | Le
 _Report = Callable[[CappedReader, ReadLimits], Iterable[Evidence | NoFault]]
 
 
-def _or_log_below(report: _Report) -> Callable[[CappedReader, ReadLimits], Iterator[Found]]:
+def _or_log_below(
+    report: _Report, of_a_job: re.Pattern[bytes] = _OF_A_JOB
+) -> Callable[[CappedReader, ReadLimits], Iterator[Found]]:
     """Reads a report, and a job's log where one goes on below it: many begin with `nvidia-smi` or `scontrol`."""
 
     def read(reader: CappedReader, limits: ReadLimits) -> Iterator[Found]:
         begin = reader.read(min(_MOST_OF_A_REPORT, limits.total_bytes))
         yield from report(CappedReader(io.BytesIO(begin), reader.file, limits.total_bytes), limits)
         is_json = begin.lstrip()[:1] in (b"{", b"[")
-        if len(begin) == _MOST_OF_A_REPORT or (not is_json and _OF_A_JOB.search(begin)):
+        if len(begin) == _MOST_OF_A_REPORT or (not is_json and of_a_job.search(begin)):
             yield from _job_log(CappedReader(_Rejoined(begin, reader), reader.file, limits.total_bytes), limits)
 
     return read
@@ -136,6 +154,29 @@ def _unknown(reader: CappedReader, limits: ReadLimits) -> tuple[Found, ...]:
     raise NotOfAJob(reader.file, 0, f"not a log or dump of a job: {form_of(Head.of(reader).data)}")
 
 
+def _documentation(reader: CappedReader, limits: ReadLimits) -> Iterator[NoFault]:
+    yield NoFault("documentation, in which an error that is quoted is no evidence; give the log itself")
+
+
+def _code(reader: CappedReader, limits: ReadLimits) -> Iterator[NoFault]:
+    yield NoFault("source code or configuration, which tells of no job")
+
+
+def _name(head: Head) -> str:
+    return PurePath(head.file.rpartition(":")[2]).name
+
+
+def _is_documentation(head: Head) -> bool:
+    return bool(head.text) and bool(_MARKDOWN_NAME.fullmatch(_name(head)) or _MARKDOWN.match(head.text))
+
+
+def _is_code(head: Head) -> bool:
+    name = _name(head)
+    is_script = head.text.startswith("#!") and name.endswith((".slurm", ".sbatch", ".pbs", ".job"))
+    is_config = _YAML_NAME.fullmatch(name) and not _YAML_OF_A_STATE.search(head.text)
+    return bool(head.text) and bool(_CODE_NAME.fullmatch(name) or is_script or is_config)
+
+
 def _is_dump(head: Head) -> bool:
     return flight_recorder.looks_like(head.data, Path(head.file).name)
 
@@ -147,6 +188,8 @@ def _of_host(form: str) -> Callable[[Head], bool]:
 EMPTY, JOB_LOG = "an empty file", "job log"
 _RAS = "answer of NCCL's RAS"
 FORMATS = (
+    Format("documentation", _is_documentation, _documentation),
+    Format("source code or configuration", _is_code, _code),
     Format("flight recorder dump", _is_dump, _dump),
     Format(_RAS, lambda head: nccl_ras.looks_like(head.data), nccl_ras.read),
     Format("NCCL Inspector log", lambda head: nccl_inspector.looks_like(head.data), _inspector),
@@ -164,6 +207,7 @@ FORMATS = (
         lambda head: slurm_records.looks_like_nodes(head.text),
         _or_log_below(slurm_records.read_nodes),
     ),
+    Format("log of events", lambda head: event_logs.looks_like(head.text), _or_log_below(event_logs.read, _FAILED_JOB)),
     Format("stacks of processes", lambda head: stacks.looks_like(head.text), stacks.read),
     # A job that NCCL logs at length writes other lines, too.
     Format("NCCL log", lambda head: nccl_log.looks_like(head.text), _job_log),

@@ -66,7 +66,8 @@ _FAILED = re.compile(  # a job's, not a measure's
     re.ASCII,
 )
 _TELLS = re.compile(
-    r"(?i)\b(?:error|fatal|uncaught|unhandled|crash\w*|raised|exception|fail(?:ed|ure)|abort\w*)\b[^.;]{0,40}$|\(Caused by $",
+    r"(?i)\b(?:error|fatal|uncaught|unhandled|crash\w*|raised|exception|fail(?:ed|ure)|abort\w*)\b[^.;]{0,40}$"
+    r"|\(Caused by $",
     re.ASCII,
 )
 _WENT_ON = re.compile(

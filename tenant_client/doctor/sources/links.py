@@ -1,9 +1,10 @@
-"""Links of a network that went down and came up again within seconds: a job survives that, as at a boot.
+"""Links of a network, and file servers, that went away and came back soon: a job survives that, as at a boot.
 
 >>> list(lasting([b"[ 5.0] ice 0000:31:00.0 eth2: NIC Link is Down", b"[ 9.1] ice 0000:31:00.0 eth2: NIC Link is up"]))
 [b'', b'[ 9.1] ice 0000:31:00.0 eth2: NIC Link is up']
 
-A link is known by its driver, bus address, name and port, and by its host. Lines stay as they are, in their order and
+A link is known by its driver, bus address, name and port, and by its host; a server of NFS or Lustre, for which a
+process waits longer, by its name. Lines stay as they are, in their order and
 under their numbers; only one that tells of such a link's going down becomes an empty one. It stays where something
 else failed between that and a while after the link came up.
 """
@@ -18,6 +19,7 @@ from tenant_client.doctor.sources.cues import match_line
 from tenant_client.doctor.sources.prefixes import place, stamp
 
 SURVIVED_S = 60.0  # RDMA tries again for half a minute, and TCP for longer
+_SERVER_S = 600.0
 _MOST_HELD = 1000
 _LINK = re.compile(
     r"(?P<link>(?:\b[A-Za-z][\w.-]* )?(?:[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d )?(?:\(slave )?[\w.@-]+\)?:?"
@@ -25,7 +27,14 @@ _LINK = re.compile(
     r"(?P<state>[Dd]own|DOWN|[Uu]p|UP|ACTIVE)\b",
     re.ASCII,
 )
-_DOWN = ("down", "Down", "DOWN")
+_SERVER = re.compile(
+    r"(?:LustreError: \S+: |Lustre: )?(?P<link>nfs: server \S+|(?<=: )\w[\w-]+-(?:osc|mdc|mgc)[\w-]*):?"
+    r" (?P<state>not responding, still|OK\b|operation \w+ to node \S+ failed: rc = -107|Connection restored)",
+    re.ASCII,
+)
+_OF_SERVERS = re.compile(r" nfs: |-(?:osc|mdc|mgc)")
+_OF_A_SERVER = (b"nfs: ", b"Lustre")
+_DOWN = re.compile(r"down|Down|DOWN|not responding|operation")
 _UPTIME = re.compile(r"\[ *(\d{1,12}\.\d+)\]", re.ASCII)
 _KMSG = re.compile(r"\d+,\d+,(\d{1,18}),", re.ASCII)
 _CLOCK = re.compile(r"\b(\d\d):(\d\d):(\d\d)\b", re.ASCII)
@@ -51,7 +60,7 @@ def lasting(log: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a log, empty those of links that went down and came up again."""
     held: deque[_Held] = deque()
     for line in log:
-        if not held and b"ink " not in line:
+        if not held and b"ink " not in line and not any(word in line for word in _OF_A_SERVER):
             yield line
             continue
         held.append(_held(line))
@@ -64,14 +73,15 @@ def lasting(log: Iterable[bytes]) -> Iterator[bytes]:
 def _held(line: bytes) -> _Held:
     text = line.decode("utf-8", "replace")
     found = _LINK.search(text) if b"ink " in line else None
+    found = found or (_SERVER.search(text) if any(word in line for word in _OF_A_SERVER) else None)
     if found is None:
         return _Held(line, _seconds(text), "", is_down=False, is_failure=match_line(text, _CAUSES) is not None)
     link = f"{place(text).host} {found['link']}"
-    return _Held(line, _seconds(text), link, is_down=found["state"] in _DOWN, is_failure=False)
+    return _Held(line, _seconds(text), link, is_down=_DOWN.match(found["state"]) is not None, is_failure=False)
 
 
 def _is_decided(held: deque[_Held]) -> bool:
-    return len(held) > _MOST_HELD or _apart(held[0], held[-1]) > 2 * SURVIVED_S
+    return len(held) > _MOST_HELD or _apart(held[0], held[-1]) > 2 * _survived_s(held[0])
 
 
 def _decided(held: deque[_Held]) -> bytes:
@@ -82,9 +92,13 @@ def _decided(held: deque[_Held]) -> bytes:
 def _is_survived(down: _Held, later: Iterable[_Held]) -> bool:
     """Whether the link came up soon, and nothing failed until a while after."""
     up = next((one for one in later if one.link == down.link and not one.is_down), None)
-    if up is None or _apart(down, up) > SURVIVED_S:
+    if up is None or _apart(down, up) > _survived_s(down):
         return False
     return not any(one.is_failure and _apart(up, one) <= SURVIVED_S for one in later)
+
+
+def _survived_s(down: _Held) -> float:
+    return _SERVER_S if _OF_SERVERS.search(down.link) else SURVIVED_S
 
 
 def _apart(one: _Held, other: _Held) -> float:

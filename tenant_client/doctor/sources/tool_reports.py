@@ -18,7 +18,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from typing import Literal
@@ -38,16 +38,35 @@ _FILE = "tool_reports.toml"
 _MOST_BYTES, _MOST_VALUES, _MOST_FOUND, _MOST_DEPTH = 1 << 25, 1 << 20, 256, 32
 _LONGEST, _SHOWN, _PATH, _TEXT = 400, 4, 4, 400
 _WORD, _HUMP = re.compile(r"[^a-z0-9]+"), re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
-_DEVICE_KEYS = ("pci_bus_id", "gpu_bus_id", "bus_id", "gpu", "gpu_id", "entity_id", "device_id", "index", "ifname")
+_DEVICE_KEYS = (
+    "pci_bus_id",
+    "gpu_bus_id",
+    "bus_id",
+    "gpu",
+    "gpu_id",
+    "entity_id",
+    "device_id",
+    "index",
+    "neuron_device_index",
+    "ifname",
+)
 _NAMED = ("name", "category", "metrics_type", "block")
 _AS_KEY = re.compile(r"(?:card|gpu|device|npu)[ _]?(\d{1,4})", re.IGNORECASE)
 _BUS = re.compile(r"\b[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9]\b")
 _NUMBER = re.compile(r"\s*(?:0x)?(\d{1,18})\b")
+_COUNT = re.compile(
+    r"\s*(?:0x)?(\d{1,18})\b(?!\.0*[1-9]|\s*(?:[%/]|[KMG]i?B\b|[CW]\b|MHz))"
+)  # no share, size or reading
+_PROMPT = re.compile(r"(?:[\w.@~:/\[\]() -]{0,80}[$#>+] ?(?:sudo )?[a-z][\w./-]*(?: [^\n]*)?\n(?:[ \t]*\n)*){1,4}")
 _TAG = re.compile(r"<(/?)([A-Za-z_][\w:.-]{0,100})([^<>]{0,400}?)(/?)>([^<]{0,400})")
 _ID = re.compile(r'\bid="([^"]{1,64})"')
 _PAIR = re.compile(r"(\s*)([^:=]{1,120}?)\s*(?::\.*|(?<=\w)\s*\.{3,}|\s=\s)\s*(.*)")
 _INNER = re.compile(r"([A-Za-z][\w ]{2,40}): (\S.*)")
 _RAS_COLUMNS = re.compile(r"\s*Block\s+Status\s+Correctable Error\s+Uncorrectable Error\s*")
+_APART = re.compile(r"\s{2,}")
+_BarredRow = tuple[int, list[str]]  # the number of the line and its cells
+_LAST_RULE = f"+{'-' * 20}+"
+_RULED = re.compile(r"[|+][-=+|]{8,}\s*$")  # between the parts of a table
 _RULE = re.compile(r"[\s=_-]*")
 _GPUS = re.compile(r"\bGPUs?(?: ID)?:? ?(\d{1,4})\b")
 _SAMPLE = re.compile(r'(\w{1,100})(\{(?:[^}"]|"[^"]*")*?\b(?:gpu|gpu_id)="(\w{1,20})"[^\n]*)\}\s+([-+\w.]{1,30})')
@@ -62,7 +81,7 @@ class Tool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: str
     begins: str
-    form: Literal["json", "xml", "csv", "box", "list", "lines", "metrics", "ibqueryerrors"]
+    form: Literal["json", "xml", "csv", "box", "list", "lines", "metrics", "samples", "ibqueryerrors"]
     of: Literal["GPU", "NPU", "link", "port", "node"] = "GPU"
     device: str = ""
     part: str = ""
@@ -105,15 +124,23 @@ class Fault:
             return False
         if self.value is not None:
             return self.value.search(one.value) is not None
-        number = _NUMBER.match(one.value)
+        number = _COUNT.match(one.value)
         return number is not None and int(number[1]) > (0 if tool.only_faults else self.above or 0)
 
 
 def tool_of(head: str) -> Tool | None:
-    """The tool whose report begins so."""
+    """The tool whose report begins so, below the command that printed it or without."""
     if not _any().match(head):
-        return None
-    return next((tool for tool, begins in _tools() if begins.match(head)), None)
+        below = _below_command(head)
+        return tool_of(below) if below else None
+    found = next((tool for tool, begins in _tools() if begins.match(head)), None)
+    return found or (tool_of(below) if (below := _below_command(head)) else None)
+
+
+def _below_command(text: str) -> str:
+    """What stands below a command at a prompt; "" where there is none."""
+    prompt = _PROMPT.match(text)
+    return text[prompt.end() :] if prompt else ""
 
 
 def looks_like(head: str) -> bool:
@@ -127,6 +154,9 @@ def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[
     tool = tool_of(text[: 16 << 10])
     if tool is None:
         return
+    above = 0
+    while not re.match(tool.begins, text) and (below := _below_command(text)):
+        above, text = above + text.count("\n") - below.count("\n"), below
     devices, shown = dict[str, int](), dict[str, list[tuple[int, Value]]]()
     for one in islice(values(text, tool), _MOST_VALUES):
         devices[one.device] = devices.get(one.device, 0) + 1
@@ -135,12 +165,14 @@ def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[
             shown.setdefault(one.device, []).append((rank, one))
     named = counted_as(len(devices.keys() - {""}), tool.of) if len(devices) > 1 else f"one {tool.of}"
     if not shown:
-        yield NoFault(f"{tool.name} shows no fault: {named}, {counted_as(sum(devices.values()), 'value')}")
+        looked_at = f": {named}, {counted_as(sum(devices.values()), 'value')}" if devices else ""
+        yield NoFault(f"{tool.name} shows no fault{looked_at}")
     if len(shown) > 1:
         shown.pop("", None)  # what sums up the others
     worst = sorted(shown.items(), key=lambda item: (min(rank for rank, _ in item[1]), -len(item[1])))
     for device, own in worst:
-        yield _evidence(tool, device, sorted(own, key=lambda one: one[0]), reader.file)
+        found = _evidence(tool, device, sorted(own, key=lambda one: one[0]), reader.file)
+        yield replace(found, line=found.line + above) if found.line else found
 
 
 def _evidence(tool: Tool, device: str, own: Sequence[tuple[int, Value]], file: str) -> Evidence:
@@ -171,6 +203,8 @@ def values(text: str, tool: Tool) -> Iterator[Value]:
     match tool.form:
         case "json":
             yield from _of_json(text)
+        case "samples":
+            yield from _of_samples(text)
         case "xml":
             yield from _of_xml(text)
         case "csv":
@@ -199,6 +233,17 @@ def _of_json(text: str) -> Iterator[Value]:
     except (ValueError, RecursionError):
         return
     yield from _walk(document, "", "", 0)
+
+
+def _of_samples(text: str) -> Iterator[Value]:
+    """A sample a line, as monitors write them: what a counter rose by, and where; of a single sample what it counts."""
+    first, rose = dict[tuple[str, str], int](), dict[tuple[str, str], Value]()
+    for number, line in enumerate(text.splitlines(), start=1):
+        for one in _of_json(line):
+            count, of = _COUNT.fullmatch(one.value), (one.device, one.key)
+            if count and int(count[1]) > first.setdefault(of, int(count[1])) and of not in rose:
+                rose[of] = Value(*of, str(int(count[1]) - first[of]), number)
+    yield from (rose.get(of, Value(*of, str(count if text.count("\n{") == 0 else 0), 1)) for of, count in first.items())
 
 
 def _walk(node: object, device: str, path: str, depth: int) -> Iterator[Value]:
@@ -264,31 +309,47 @@ def _of_csv(text: str) -> Iterator[Value]:
 
 
 def _of_box(text: str) -> Iterator[Value]:
-    """Cells between bars. Of two columns the first is the key; of more, keys are the cells of the first row."""
-    names: list[str] = []
+    """Cells between bars. Of two columns the first is the key; of more, the same place of the heading.
+
+    A heading has as many rows as each device.
+    """
+    heading, block = list[_BarredRow](), list[_BarredRow]()
     device = key = ""
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not line.startswith("|") or set(line) <= set("|-+= "):
-            continue
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) < 2:
-            continue
-        if len(cells) == 2 and not (names and len(names) > 2):
-            key = _words(cells[0]) or key
-            if cells[0] == "Device ID":
-                device = cells[1]
-            of_gpu = _GPUS.search(f"{cells[0]} {cells[1]}")
-            yield Value(of_gpu[1] if of_gpu else device, key, cells[1][:_LONGEST], number)
-            continue
-        if not names:
-            names = [_words(cell) for cell in cells]
-            continue
-        first = cells[0].split()
-        bus = _BUS.search(line)
-        if first and first[0].isdigit() and bool(bus) is not ("health" in names):  # npu-smi has the bus on a second row
-            device = bus[0] if bus else first[0]
+    for number, line in enumerate([*text.splitlines(), _LAST_RULE], start=1):
+        if _RULED.match(line):
+            if "=" in line and block and not block[0][1][0][:1].isdigit():
+                heading, block = block, []
+            for at in range(0, len(block) if heading else 0, len(heading) or 1):
+                yield from _of_barred(heading, block[at : at + len(heading)])
+            block = []
+        elif line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            if len(cells) > 2:
+                block.append((number, cells))
+            elif len(cells) == 2 and not heading:
+                key = _words(cells[0]) or key
+                if cells[0] == "Device ID":
+                    device = cells[1]
+                of_gpu = _GPUS.search(f"{cells[0]} {cells[1]}")
+                yield Value(of_gpu[1] if of_gpu else device, key, cells[1][:_LONGEST], number)
+
+
+def _of_barred(heading: Sequence[_BarredRow], rows: Sequence[_BarredRow]) -> Iterator[Value]:
+    """Of one device: its bus where the table has no health of parts (`npu-smi` has a bus for each part)."""
+    index = rows[0][1][0].split()[:1]
+    bus = next((found[0] for _, cells in rows if (found := _BUS.search(" ".join(cells)))), "")
+    by_part = any(cell == "Health" for cell in heading[0][1])
+    device = bus if bus and not by_part else index[0] if index and index[0].isdigit() else ""
+    for (_, names), (number, cells) in zip(heading, rows, strict=False):
         for name, cell in zip(names, cells, strict=False):
-            yield Value(device, name, cell[:_LONGEST], number)
+            yield from (Value(device, key, value[:_LONGEST], number) for key, value in _named(name, cell))
+
+
+def _named(heading: str, cell: str) -> Iterator[tuple[str, str]]:
+    """A cell's values with their names, each with its own where both have as many, set apart by spaces."""
+    names, inner = _APART.split(heading), _APART.split(cell)
+    pairs = zip(names, inner, strict=True) if len(names) == len(inner) else ((heading, cell),)
+    yield from ((_words(name), value) for name, value in pairs)
 
 
 def _of_lines(text: str, form: re.Pattern[str]) -> Iterator[Value]:
@@ -408,7 +469,7 @@ def _any() -> re.Pattern[str]:
     """What all reports begin with: a file that has none of it is asked nothing more."""
     return re.compile(
         r"\s*(?:[\[{]|<[?!n]|=|\+[-=+]{8}|#|-[-IWE]|\d+/\d+: |NPU ID|GPU|CA '|Infini|Errors |ibwarn|NIC |Operat"
-        r"|Running v|Load|link |PARTITION|NODELIST|Success|\w{3} \w{3} |[\w.@-]{1,40}:?\s*\nNIC |DCGM_FI_"
+        r"|mx-smi|-{20}|Running v|Load|link |PARTITION|NODELIST|Success|\w{3} \w{3} |[\w.@-]{1,40}:?\s*\nNIC |DCGM_FI_"
         r"|[\w.-]+(?: \[[^\]\n]*\])?, ?)"
     )
 
