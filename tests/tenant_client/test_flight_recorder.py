@@ -20,6 +20,7 @@ from tenant_client.doctor.sources.flight_recorder import (
     Dump,
     Group,
     Operation,
+    looks_like,
     rank_in_name,
     read_dump,
     read_dumps,
@@ -91,6 +92,12 @@ def test_every_form_of_a_dump_reads_the_same(data: bytes) -> None:
     assert dump.records.state.tolist() == [CollectiveState.STARTED]
     assert dump.records.seq.tolist() == [41]
     assert (dict(dump.status), dump.numbers, dump.complete) == ({2: (41, 40)}, (2,), False)
+
+
+def test_a_profile_that_names_its_groups_is_no_dump() -> None:
+    profile = {"cupti_version": 28, "distributedInfo": {"pg_config": []}, "traceEvents": []}
+    assert looks_like(as_json(a_dump()), "dump_0.json")
+    assert not looks_like(as_json(profile), "rank0.pt.trace.json")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@ r"""The program's own lines out of the records that containers and structured lo
 
 >>> [line.text for line in lines_of(Line(7, r'{"log":"KeyError: 3\n","stream":"stderr"}'))]
 ['KeyError: 3']
+>>> [line.text for line in lines_of(Line(7, '{"labels":{"pod":"a-0"},"line":"KeyError: 3"}'))]  # Loki's
+['KeyError: 3']
 >>> [line.text for line in lines_of(Line(7, "2025-03-02T04:05:06.7Z stderr F KeyError: 3"))]
 ['KeyError: 3']
 """
@@ -11,7 +13,7 @@ import re
 
 from tenant_client.doctor.sources.scanning import Line
 
-_TEXTS = ("log", "message", "msg", "textPayload", "data", "event")
+_TEXTS = ("log", "message", "msg", "textPayload", "data", "event", "line")
 _TRACES = ("exc_info", "traceback", "stack_trace", "exception")
 _LEVELS = ("level", "levelname", "severity")
 _CUT = re.compile(r'^\{"(?:log|message|msg)": ?"(?P<text>(?:[^"\\]|\\.)*)', re.ASCII)

@@ -115,7 +115,8 @@ def looks_like(head: bytes, name: str) -> bool:
     """Whether a file of that name that begins so is a dump: JSON, or a pickle whose name ends in a rank."""
     is_pickle = head.startswith(b"\x80") and rank_in_name(name) is not None
     is_json = head.lstrip().startswith(b"{")
-    return (is_pickle or is_json) and b"version" in head and (b"pg_config" in head or b"entries" in head)
+    named = b'"version"' if is_json else b"version"
+    return (is_pickle or is_json) and named in head and (b"pg_config" in head or b"entries" in head)
 
 
 def read_dumps(
