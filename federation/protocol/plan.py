@@ -116,8 +116,8 @@ class NoiseLayers(Record, frozen=True):
     layers: Count
 
 
-# A pilot: the least that the privacy claim needs. Each of its three contributions alone has all of the noise, so a round
-# is (epsilon, delta)-private against the provider and the two others; docs/privacy.md says what is less.
+# A pilot: the least that the privacy claim needs. Each of its three contributions alone has all of the noise, so that a
+# round is (epsilon, delta)-private against the provider and the two others; docs/privacy.md says what is less.
 PILOT_OWNERS, PILOT_COHORT, PILOT_NOISE_SHARES = 3, 3, 1
 
 

@@ -15,7 +15,9 @@ from itertools import pairwise
 from crypto.errors import PharoahError, PlanRefused
 from federation.protocol.plan import Plan
 
-_SHAPE = re.compile(r"(?P<name>[A-Za-z_]\w{0,63})(?: (?P<rule>[a-z_]{1,32})(?: (?P<limit>\d[\d.e+-]{0,31}))?)?", re.ASCII)
+_SHAPE = re.compile(
+    r"(?P<name>[A-Za-z_]\w{0,63})(?: (?P<rule>[a-z_]{1,32})(?: (?P<limit>\d[\d.e+-]{0,31}))?)?", re.ASCII
+)
 
 
 class Rule(StrEnum):

@@ -49,6 +49,11 @@ class Metrics:
             "When the next release is due: the end of its window, and settle_hours; in hours since 1970.",
             registry=registry,
         )
+        self.lacking = Gauge(
+            "pharoah_round_lacking",
+            "How many things the next round lacks that somebody must act on; status and readyz name them.",
+            registry=registry,
+        )
         self.epsilon = Gauge("pharoah_epsilon", "Privacy budget per unit of the newest release.", registry=registry)
         self.alarms = Gauge("pharoah_alarms", "Drift alarms raised by the newest window.", registry=registry)
         self.parts_suspected = Gauge(

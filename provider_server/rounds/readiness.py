@@ -1,8 +1,8 @@
 """What the next round lacks, by name: all that can be known before it is tried. Pure.
 
-A lack says what, how many of how many, who, and what to do. `urgent` ones stay until somebody acts; the others may come
-with time, until the window is over. What tenants run is known only once they were asked: before the first round of an
-epoch no lack of workloads is claimed. Trustees are always enough: no directory is founded with fewer than sign and mask.
+A lack says what, how many of how many, who, and what to do. `urgent` ones stay until somebody acts; time may mend
+others, until the window is over. What tenants run is known once they were asked: before the first round of an epoch no
+lack of workloads is claimed. Trustees are always enough: no directory is founded with fewer than sign and mask.
 
 Not promised: that a round without lacks is released. A tenant may refuse for a reason of its own.
 """
@@ -88,8 +88,8 @@ class Known:
     """What is known before a round over `window`, which is due at `due_hour`.
 
     `leases` are those of the epoch so far, `owned` the tokens that tenants said they own in it. `up` says of trustees
-    that were looked at whether they answered, `connected` which tenants' nodes are; None: nobody looked. `recorded_hour`
-    is the latest hour that is known to have passed.
+    that were looked at whether they answered, `connected` which tenants' nodes are; None: nobody looked.
+    `recorded_hour` is the latest hour that is known to have passed.
     """
 
     settings: PlanSettings

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from crypto.errors import PharoahError, PlanRefused
+from federation.base.clock import date
 from federation.protocol.plan import PILOT_COHORT, PILOT_OWNERS, Plan
 from federation.protocol.refusals import Rule
 from federation.protocol.toml_tables import convert, loads
@@ -162,7 +163,7 @@ def _epoch(at: _Question) -> str:
 def _over(at: _Question) -> str:
     end, now = at.plan.end_hour, at.now_hour
     over = end <= now + CLOCKS_DIFFER_H
-    return "" if over else f"its window ends at hour {end}, and by the clock here it is hour {now:.0f}"
+    return "" if over else f"its window ends on {date(end)}, and by the clock here it is {date(now)} UTC"
 
 
 def _window(at: _Question) -> str:
@@ -232,10 +233,14 @@ _RULES: Sequence[tuple[Callable[[_Question], str], str, Rule]] = (
     (_work, "the provider must lower the noise scales, or count fewer tables", Rule.WORK),
     (_epsilon, _LENIENT, Rule.EPSILON),
     (_delta, _LENIENT, Rule.DELTA),
-    (_rare_rows, "the provider must raise owners_minimum in provider.toml" + _PILOT, Rule.OWNERS),
-    (_owners, "the provider must raise owners_minimum in provider.toml" + _PILOT, Rule.OWNERS),
+    (_rare_rows, "the provider must merge rows of too few tenants into coarser ones" + _PILOT, Rule.OWNERS),
+    (_owners, "trustees hold the provider to the number in the plan; it must be raised there" + _PILOT, Rule.OWNERS),
     (_epoch, "the provider must name the epoch of the window; owners are counted by epoch", Rule.EPOCH),
-    (_over, "a window is counted after its end; if that has passed, compare the clocks of provider and tenant", Rule.CLOCK),
+    (
+        _over,
+        "a window is counted after its end; if that has passed, compare the clocks of provider and tenant",
+        Rule.CLOCK,
+    ),
     (_window, "a lease pays in every window that it is in; the provider must make the windows longer", Rule.WINDOW),
     (_cohort, _LENIENT + _PILOT, Rule.COHORT),
     (_honest, "the provider must lower noise_shares, which raises each tenant's noise", Rule.HONEST),

@@ -425,5 +425,7 @@ def test_tenants_are_listed_with_their_accounts(home: Path, card: Path) -> None:
     settings.write_text(
         settings.read_text().replace("slurm_accounts = {}", f'slurm_accounts = {{ "Lab-A" = "{tenant}" }}')
     )
-    assert told("provider", "tenants", "list", "--home", home) == [{"tenant": tenant, "accounts": ["lab-a"]}]
-    assert call("provider", "tenants", "--home", home).stdout == f"{tenant} lab-a\n"
+    assert told("provider", "tenants", "list", "--home", home) == [
+        {"tenant": tenant, "name": "tenant", "accounts": ["lab-a"], "left": False}
+    ]
+    assert call("provider", "tenants", "--home", home).stdout == f"tenant         {tenant}  lab-a\n"

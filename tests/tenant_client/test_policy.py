@@ -37,6 +37,7 @@ from tests.support.factories import (
 )
 
 LENIENT = "the provider must change the plan; relax policy.toml only if the owner of the data agrees"
+PILOT = "; if its owner agreed to a pilot: `pharoah-tenant join --pilot INVITATION`"
 PLAN = a_plan()
 NOW = 1000.0 * HOURS_PER_WEEK  # by then all windows are over but the one that is not
 STRANGE_KEY = MaskKey(bytes(32)).public
@@ -104,13 +105,13 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
         owned(PLAN, 2),
         {"owners_minimum": 2},
         f"row workload: {PLAN.dimensions[0].levels[-1]} has 2 owners, the policy wants 3",
-        "the provider must merge rows of too few tenants into coarser ones",
+        "the provider must merge rows of too few tenants into coarser ones" + PILOT,
     ),
     "owners promised": (
         a_plan(owners_minimum=2),
         {"owners_minimum": 2},
         "it promises 2 owners per row, the policy wants 3",
-        "trustees hold the provider to the number in the plan; it must be raised there",
+        "trustees hold the provider to the number in the plan; it must be raised there" + PILOT,
     ),
     "epoch": (
         replace(PLAN, epoch=1),
@@ -134,7 +135,7 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
         a_plan(cohort_minimum=COHORT - 1, noise_shares=1),
         {"cohort_minimum": COHORT - 1},
         "its cohort minimum 2 is below the policy's 3",
-        LENIENT,
+        LENIENT + PILOT,
     ),
     "colluders": (
         a_plan(noise_shares=3),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from crypto.ids import TenantId
 from crypto.signing import reopened
-from federation.base.clock import SECONDS_PER_HOUR, now_hour
+from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.key_files import read
 from federation.protocol.directory import Directory
 from federation.protocol.plan import Plan
@@ -78,11 +78,6 @@ def look(
 
 def _at(hour: float) -> datetime:
     return datetime.fromtimestamp(hour * SECONDS_PER_HOUR, UTC)
-
-
-def look_now(home: Path, store: Store, directory: Directory, settings: ProviderSettings) -> Known:
-    """As `look`, at this moment."""
-    return look(home, store, directory, settings, now_hour())
 
 
 def answering(trustees: Sequence[TrusteeRecord]) -> dict[int, bool]:

@@ -10,12 +10,15 @@ from pathlib import Path
 
 from crypto.errors import PharoahError
 from federation.base.addresses import listening_socket
+from federation.base.clock import SECONDS_PER_HOUR, date
 from federation.base.key_files import HomeError, read, read_key
 from federation.base.visible import reason
 from federation.transport.certificates import EXPIRES_SOON_D, days_left, ends
+from provider_server.program.operations.looking import look
 from provider_server.program.operations.overview import is_serving
 from provider_server.rounds.home import open_provider, settings_of
 from provider_server.rounds.network.superlink import LOOPBACK
+from provider_server.rounds.readiness import lacking
 from provider_server.rounds.settings import ProviderSettings
 
 
@@ -57,6 +60,7 @@ def preflight(home: Path, database: str | None, now: datetime) -> Iterator[Check
     if not settings:
         return
     yield _checked("database", lambda: _database(home, database, settings[0]))
+    yield _checked("next round", lambda: _next_round(home, database, settings[0], now))
     if is_serving(home):
         yield Checked("ports", fine=False, text="a provider is already running on this home")
         return
@@ -99,6 +103,14 @@ def _database(home: Path, database: str | None, settings: ProviderSettings) -> s
     with closing(open_provider(home, database, settings)) as provider:
         members, trustees = len(provider.directory.members), len(provider.directory.trustees)
     return f"tenants {members}, trustees {trustees}"
+
+
+def _next_round(home: Path, database: str | None, settings: ProviderSettings, now: datetime) -> str:
+    """What the next round lacks; it keeps `serve` from nothing."""
+    with closing(open_provider(home, database, settings)) as provider:
+        known = look(home, provider.store, provider.directory, settings, now.timestamp() / SECONDS_PER_HOUR)
+    lacks = [f"lacks {lack}" for lack in lacking(known) if lack.urgent]
+    return "; ".join(lacks) or f"due on {date(known.due_hour)} UTC"
 
 
 def _port(host: str, port: int) -> str:

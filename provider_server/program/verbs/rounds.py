@@ -1,6 +1,7 @@
 """`pharoah-provider rounds`: hold one now, and list what the former ones released and cost."""
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, cast
 
@@ -10,11 +11,14 @@ import typer
 
 from crypto.errors import PharoahError
 from crypto.signing import reopened
+from federation.base.clock import date, dates
+from federation.base.screen import say
 from federation.base.visible import counted_as
 from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import plan_loss
 from provider_server.fleet.release import Release
 from provider_server.program.operations.admin import GivenUp, HeldRound
+from provider_server.program.operations.looking import look
 from provider_server.program.verbs.console import (
     AsRows,
     Database,
@@ -24,7 +28,9 @@ from provider_server.program.verbs.console import (
     required,
 )
 from provider_server.program.verbs.opening import opened
-from provider_server.rounds.home import CONTROL
+from provider_server.rounds import pilot as pilots
+from provider_server.rounds.home import CONTROL, founded, open_provider, settings_of
+from provider_server.rounds.readiness import lacking
 from provider_server.rounds.spending import spent_by_window
 
 RoundName = Annotated[
@@ -99,7 +105,7 @@ def _summary_line(row: ReleaseRow) -> str:
         f"{name} {table['cells']} cells ±{table['noise_sd']:.1f}" for name, table in row["tables"].items()
     )
     return (
-        f"{row['round_id'][:12]} hours {row['start_hour']:>6}–{row['end_hour']:<6} counted since {row['since_hour']},"
+        f"{row['round_id'][:12]} {dates(row['start_hour'], row['end_hour'])}, counted since {date(row['since_hour'])},"
         f" {counted_as(row['contributors'], 'contribution')}, epsilon {row['epsilon']:.3f}: {tables}"
     )
 
@@ -159,7 +165,7 @@ def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = Fa
 
 def _ledger_line(row: LedgerRow) -> str:
     return (
-        f"hours {row['start_hour']}–{row['end_hour']}: epsilon {row['epsilon']:.3f} at delta {row['delta']:.0e}"
+        f"{dates(row['start_hour'], row['end_hour'])}: epsilon {row['epsilon']:.3f} at delta {row['delta']:.0e}"
         f" (rho {row['rho']:.4f})"
     )
 
@@ -190,6 +196,60 @@ def hold(
     print_rows([answer], _round_line, as_json=as_json)
 
 
+class PilotRow(TypedDict):
+    """The minimums of rounds from now on."""
+
+    pilot: bool
+    owners_minimum: int
+    cohort_minimum: int
+    windows: int
+
+
+def pilot(
+    home: Home = None,
+    database: Database = None,
+    *,
+    over: Annotated[bool, typer.Option("--end", help="End the pilot: raise the minimums to the defaults.")] = False,
+    as_json: AsRows = False,
+) -> None:
+    """Begin a pilot, with rounds of 3 tenants or more every week, or end it. Writes [plan] of provider.toml.
+
+    Tenants refuse plans of a pilot unless they joined with --pilot. The next plan, which is signed, tells every tenant
+    its minimums; `pharoah-tenant status` shows them.
+    """
+    place = required(home)
+    founded(place)
+    weeks = settings_of(place).plan.weeks_per_epoch
+    (pilots.end if over else pilots.begin)(place, weeks)
+    settings = settings_of(place)
+    plan = settings.plan
+    row: PilotRow = {
+        "pilot": plan.is_pilot,
+        "owners_minimum": plan.owners_minimum,
+        "cohort_minimum": plan.cohort_minimum,
+        "windows": len(plan.windows),
+    }
+    print_rows([row], _pilot_line, as_json=as_json)
+    for line in () if over else pilots.LESS:
+        say(f"pilot: {line}")
+    with closing(open_provider(place, database, settings)) as provider:
+        known = look(place, provider.store, provider.directory, settings, provider.now_h())
+    for lack in lacking(known):
+        if lack.urgent:
+            say(f"the next round lacks {lack}")
+    if over:
+        say("next: restart `pharoah-provider serve`; tenants remove the lower minimums from their policy.toml")
+    else:
+        say("next: restart `pharoah-provider serve`; each tenant runs `pharoah-tenant join --pilot INVITATION`")
+
+
+def _pilot_line(row: PilotRow) -> str:
+    return (
+        f"{'a pilot' if row['pilot'] else 'no pilot'}: rows of {row['owners_minimum']} tenants or more, sums of"
+        f" {row['cohort_minimum']} or more, {counted_as(row['windows'], 'round')} in an epoch"
+    )
+
+
 def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> dict[str, Any]:
     """The running server's answer; its refusals are raised here."""
     at, hint = home / CONTROL, "is `pharoah-provider serve` running on this machine, under your account?"
@@ -210,7 +270,7 @@ def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> d
 
 def _round_line(row: HeldRound) -> str:
     return (
-        f"round {row['round_id'][:12]}: hours {row['start_hour']}–{row['end_hour']},"
+        f"round {row['round_id'][:12]}: {dates(row['start_hour'], row['end_hour'])},"
         f" {counted_as(row['contributors'], 'contribution')}, {counted_as(row['cells'], 'cell')},"
         f" epsilon {row['epsilon']:.3f}, {row['seconds']:.1f} s"
     )

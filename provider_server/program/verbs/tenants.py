@@ -11,9 +11,10 @@ from federation.base.key_files import HomeError, read
 from federation.base.screen import say
 from federation.base.visible import reason
 from federation.protocol.enrolment import fingerprint, open_member_card
-from provider_server.program.operations import looking
+from provider_server.program.operations.looking import look
 from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required
 from provider_server.rounds import home as homes
+from provider_server.rounds.readiness import lacking
 
 Files = Annotated[
     list[Path] | None, typer.Argument(click_type=InputFile(), help="Cards of the tenants.", show_default=False)
@@ -102,7 +103,7 @@ def enrol(
         names = members.names()
         invited = homes.invitation(place, provider, settings)
         head = provider.directory.head
-        lacks = looking.lacking(place, provider, settings)
+        known = look(place, provider.store, provider.directory, settings, provider.now_h())
     _write(out, invited)
     rows: list[EnrolRow] = [
         {"card": str(path), "tenant": str(tenant), "name": names[tenant], "new": is_new, "head": str(head)}
@@ -112,7 +113,7 @@ def enrol(
     for one in leaving:
         say(f"{names[one]} ({one}) has left")
     say(f"fingerprint of the directory's head: {fingerprint(head)}")
-    for lack in lacks:
+    for lack in filter(lambda lack: lack.urgent, lacking(known)):
         say(f"the next round lacks {lack}")
 
 

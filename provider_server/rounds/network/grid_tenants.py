@@ -90,7 +90,7 @@ class Silence:
     node_id: NodeId
     why: Why
     detail: str = ""
-    refused: Refused | None = None
+    refused: Refused | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)

@@ -140,7 +140,7 @@ def _take(home: Path, invitation: Path, head: str, *, pilot: bool, as_json: bool
         as_json=as_json,
     )
     if pilot:
-        say("pilot: policy.toml lets plans through whose rows stand for 3 tenants and whose sums for 3; by default 5, 10")
+        say("pilot: policy.toml lets plans through with 3 tenants behind a row or a sum, by default 5 and 10")
     if not head:
         say("next: compare the head with other tenants and the trustees, then run `pharoah-tenant serve`")
 

@@ -22,7 +22,8 @@ def status(home: Home, *, as_json: AsJson = False) -> None:
 
     That is: federation, running jobs, open hints, last round, budget left.
 
-    Exit code 0: ok. 1: an open hint, the last attempt failed, or the last plan was refused. 2: the home is unreadable. 3: the home is empty.
+    Exit code 0: ok. 1: an open hint, the last attempt failed, or the last plan was refused. 2: the home is unreadable.
+    3: the home is empty.
     """
     state = overview.status(home, now_hour())
     if as_json:
