@@ -14,12 +14,15 @@ def now_hour() -> float:
 
 
 def date(hour: float) -> str:
-    """An hour since 1970 as a day in UTC, and the hour where it is not midnight.
+    """An hour since 1970 as a day in UTC, and the hour where it is not midnight; an hour where it is beyond all dates.
 
     >>> date(24 * 365), date(24 * 365 + 7)
     ('1971-01-01', '1971-01-01 07:00')
     """
-    at = _1970 + timedelta(hours=int(hour))
+    try:
+        at = _1970 + timedelta(hours=int(hour))
+    except (OverflowError, ValueError):  # no date, as a hostile plan may have
+        return f"hour {hour:g}"
     return f"{at:%Y-%m-%d}" if at.hour == 0 else f"{at:%Y-%m-%d %H:00}"
 
 

@@ -236,7 +236,11 @@ def test_status_of_a_provider_says_the_last_round(held: Path) -> None:
     assert (last["start_hour"], last["end_hour"], last["state"], last["contributions"]) == (*WEEKS[1], "released", 4)
     assert view["due_window"] == [336, 504]
     assert code == 1
-    assert "are due: run `pharoah-provider serve`" in view["attention"][0]
+    assert any("is due: run `pharoah-provider serve`" in line for line in view["attention"])
+    lacks = {one["what"]: (one["have"], one["need"]) for one in view["lacking"]}
+    assert lacks["cohort"] == (4, 10)
+    assert lacks["owners"] == (4, 5)
+    assert "window" not in lacks
 
 
 def test_a_provider_that_can_start_is_told_so_and_one_that_cannot_why(home: Path) -> None:

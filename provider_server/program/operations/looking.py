@@ -4,8 +4,9 @@ Trustees are reached over TCP alone, which tells an address that does not answer
 """
 
 import socket
+import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,19 +82,22 @@ def _at(hour: float) -> datetime:
 
 
 def answering(trustees: Sequence[TrusteeRecord]) -> dict[int, bool]:
-    """Which trustees' addresses take a connection now, all asked at once."""
-    with ThreadPoolExecutor(len(trustees)) as asking:
-        up = asking.map(lambda trustee: _answers(trustee.address), trustees)
-    return {trustee.index: answers for trustee, answers in zip(trustees, up, strict=True)}
+    """Which trustees' addresses take a connection within `ANSWER_S`, all asked at once."""
+    up: set[int] = set()
 
+    def ask(trustee: TrusteeRecord) -> None:
+        host, _, port = trustee.address.rpartition(":")
+        with suppress(OSError, ValueError):
+            socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+            up.add(trustee.index)
 
-def _answers(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
-    except (OSError, ValueError):
-        return False
-    return True
+    asking = [threading.Thread(target=ask, args=(trustee,), daemon=True) for trustee in trustees]
+    for thread in asking:
+        thread.start()
+    end_s = time.monotonic() + ANSWER_S
+    for thread in asking:  # a name server that is away takes longer than a connection may
+        thread.join(max(0.0, end_s - time.monotonic()))
+    return {trustee.index: trustee.index in up for trustee in trustees}
 
 
 def _nodes_at(home: Path) -> "list[RegisteredNode] | None":

@@ -53,7 +53,7 @@ class TrusteeState:
 class ProviderStatus:
     """The provider's state. A window is due if `serve` would hold it now; `bundle` is the newest one's number.
 
-    `next_due` is when the next round is, `lacking` what it lacks, beginning with what somebody must act on. `pilot`: the
+    `next_due` is when the next round is, `lacking` what it lacks, first what somebody must act on. In a `pilot` the
     minimums are below the defaults.
     """
 

@@ -4,7 +4,7 @@ import os
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -18,17 +18,18 @@ from provider_server.program.operations.looking import look
 from provider_server.program.operations.overview import is_serving
 from provider_server.rounds.home import open_provider, settings_of
 from provider_server.rounds.network.superlink import LOOPBACK
-from provider_server.rounds.readiness import lacking
+from provider_server.rounds.readiness import Lack, lacking
 from provider_server.rounds.settings import ProviderSettings
 
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of one check."""
+    """The result of one check. `lacking` is what keeps the next round from success, and `serve` from nothing."""
 
     name: str
     fine: bool
     text: str
+    lacking: tuple[Lack, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def preflight(home: Path, database: str | None, now: datetime) -> Iterator[Check
     if not settings:
         return
     yield _checked("database", lambda: _database(home, database, settings[0]))
-    yield _checked("next round", lambda: _next_round(home, database, settings[0], now))
+    yield _next_round(home, database, settings[0], now)
     if is_serving(home):
         yield Checked("ports", fine=False, text="a provider is already running on this home")
         return
@@ -105,12 +106,16 @@ def _database(home: Path, database: str | None, settings: ProviderSettings) -> s
     return f"tenants {members}, trustees {trustees}"
 
 
-def _next_round(home: Path, database: str | None, settings: ProviderSettings, now: datetime) -> str:
-    """What the next round lacks; it keeps `serve` from nothing."""
-    with closing(open_provider(home, database, settings)) as provider:
-        known = look(home, provider.store, provider.directory, settings, now.timestamp() / SECONDS_PER_HOUR)
-    lacks = [f"lacks {lack}" for lack in lacking(known) if lack.urgent]
-    return "; ".join(lacks) or f"due on {date(known.due_hour)} UTC"
+def _next_round(home: Path, database: str | None, settings: ProviderSettings, now: datetime) -> Checked:
+    lacks: list[Lack] = []
+
+    def look_at() -> str:
+        with closing(open_provider(home, database, settings)) as provider:
+            known = look(home, provider.store, provider.directory, settings, now.timestamp() / SECONDS_PER_HOUR)
+        lacks.extend(lack for lack in lacking(known) if lack.urgent)
+        return "; ".join(map(str, lacks)) or f"due on {date(known.due_hour)} UTC"
+
+    return replace(_checked("next_round", look_at), lacking=tuple(lacks))
 
 
 def _port(host: str, port: int) -> str:

@@ -40,7 +40,7 @@ from provider_server.rounds.store.store import reporting
 from provider_server.rounds.week import MaskHolder, Stage, Tenants, federated_week, give_up, publish, tell_directory
 
 logger = logging.getLogger(__name__)
-LOOK_EVERY_S = 60.0  # at what the next round lacks
+LOOK_EVERY_S = 15.0  # at what the next round lacks
 
 
 class TooFewTenants(Refusal):

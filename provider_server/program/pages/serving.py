@@ -11,6 +11,7 @@ from pathlib import Path
 from crypto.errors import Refusal
 from federation.base.clock import now_hour
 from federation.base.key_files import read
+from provider_server.program.operations import looking
 from provider_server.program.pages.app import page_app
 from provider_server.program.pages.login import FILE, Door, NoPassword
 from provider_server.program.pages.plans import PlansView
@@ -59,8 +60,10 @@ def listening(
         reader = Reader(home, store, fabric_parts(settings))
 
         def look() -> View:
-            now_h, plan = clock(), settings.plan.settings
-            return view(reader.snapshot(), now_h, settings.rounds.settle_hours, plan, plans(now_h))
+            now_h, seen = clock(), reader.snapshot()
+            known = looking.look(home, store, seen.directory, settings, now_h)
+            settle_hours, pilot = settings.rounds.settle_hours, settings.plan.is_pilot
+            return view(seen, known, settle_hours, pilot=pilot, plans=plans(now_h))
 
         door = Door(lambda: read(home / FILE), sessions, os.urandom, time.time)
         app = page_app(look, door, over_tls=over_tls)
