@@ -52,8 +52,10 @@ class Refused:
     @classmethod
     def of(cls, error: PharoahError) -> "Refused":
         """What of an error leaves the tenant."""
-        ruled = isinstance(error, PlanRefused) and error.rule
-        return cls(type(error).__name__, Rule(error.rule), error.limit) if ruled else cls(type(error).__name__)
+        name = type(error).__name__
+        if isinstance(error, PlanRefused) and error.rule:
+            return cls(name, Rule(error.rule), error.limit)
+        return cls(name)
 
     @classmethod
     def read(cls, text: str) -> "Refused | None":

@@ -144,7 +144,7 @@ def _trustees(known: Known) -> Iterator[Lack]:
     trustees, quorum = known.directory.trustees, known.directory.quorum
     masking = trustees[-MASK_SEATS:]
     if known.up is not None:
-        down = [one for one in trustees if not known.up.get(one.index, False)]
+        down = [one for one in trustees if known.up.get(one.index) is False]
         if len(trustees) - len(down) < quorum or any(one in down for one in masking):
             who = tuple(f"trustee {one.index} at {one.address}" for one in down)
             do = "their owners run `pharoah-trustee serve`; compare the address with the card"

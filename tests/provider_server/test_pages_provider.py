@@ -110,7 +110,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 @pytest.fixture(scope="module")
 def site(shown: Shown) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(serving, "view", looked_at)
+        patched.setattr(serving, "view", lambda seen, *_, **more: looked_at(seen, NOW, 24, PLANS, more["plans"]))
         with listening(shown.provider, None, "127.0.0.1", 0, lambda: NOW, lambda now_h: advice(shown)) as address:
             yield address.rstrip("/")
 

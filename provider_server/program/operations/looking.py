@@ -82,7 +82,7 @@ def _at(hour: float) -> datetime:
 
 
 def answering(trustees: Sequence[TrusteeRecord]) -> dict[int, bool]:
-    """Which trustees' addresses take a connection within `ANSWER_S`, all asked at once."""
+    """Which trustees' addresses take a connection within `ANSWER_S`, all asked at once; none without an address."""
     up: set[int] = set()
 
     def ask(trustee: TrusteeRecord) -> None:
@@ -97,7 +97,7 @@ def answering(trustees: Sequence[TrusteeRecord]) -> dict[int, bool]:
     end_s = time.monotonic() + ANSWER_S
     for thread in asking:  # a name server that is away takes longer than a connection may
         thread.join(max(0.0, end_s - time.monotonic()))
-    return {trustee.index: trustee.index in up for trustee in trustees}
+    return {trustee.index: trustee.index in up for trustee in trustees if trustee.address}
 
 
 def _nodes_at(home: Path) -> "list[RegisteredNode] | None":

@@ -42,11 +42,11 @@ class LastRound:
 
 @dataclass(frozen=True)
 class TrusteeState:
-    """A trustee, and whether its address answers now."""
+    """A trustee, and whether its address answers now; None for one without an address, as in a simulation."""
 
     index: int
     address: str
-    up: bool
+    up: bool | None
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
         pilot=settings.plan.is_pilot,
         trustees=len(directory.trustees),
         threshold=directory.threshold,
-        trustee_states=tuple(TrusteeState(one.index, one.address, up[one.index]) for one in directory.trustees),
+        trustee_states=tuple(TrusteeState(one.index, one.address, up.get(one.index)) for one in directory.trustees),
         rounds=len(kept),
         last_round=last,
         due_window=waits,

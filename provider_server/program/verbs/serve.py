@@ -38,9 +38,7 @@ def serve(
     ] = False,
     check: Annotated[
         bool,
-        typer.Option(
-            "--check", help="Only check settings, keys, certificate, database, ports, and what the next round lacks."
-        ),
+        typer.Option("--check", help="Only check what `serve` needs, and what the next round lacks."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --check: print JSON with stable keys.")] = False,
 ) -> None:
@@ -49,8 +47,7 @@ def serve(
     It runs the tenants' listener, the online service, metrics, and rounds when they are due. With --online-only it is
     one more process of the online service alone, behind a TCP balancer; it needs the home and database of the other.
 
-    Exit codes with --check: 0 it can start, 2 it cannot, and the reason is printed. A line LACKS says what the next round
-    lacks.
+    Exit codes with --check: 0 it can start, 2 it cannot, and the reason is printed. LACKS: what the next round lacks.
     """
     place = required(home)
     if online_only != bool(listen):

@@ -40,7 +40,8 @@ def _lines(state: ProviderStatus) -> Iterator[str]:
     trustees = f"{counted_as(state.trustees, 'trustee')}, {state.threshold} of whom must sign"
     yield f"federation  {counted_as(state.tenants, 'tenant')}, {trustees}{', pilot' if state.pilot else ''}"
     for one in state.trustee_states:
-        yield f"trustee {one.index}   {one.address} {'up' if one.up else 'does not answer'}"
+        if one.address:
+            yield f"trustee {one.index}   {one.address} {'up' if one.up else 'does not answer'}"
     last = state.last_round
     if last:
         contributions = counted_as(last.contributions, "contribution")
