@@ -94,6 +94,7 @@ from tenant_client.program.verbs import (
     workload,
 )
 from tenant_client.rounds.disclosure import happened, overview as tenant_overview, owner_view
+from tenant_client.rounds.policy import Policy
 from trustee.settings import TrusteeSettings
 
 HERE = Path(__file__).resolve().parent / "reference"
@@ -302,6 +303,9 @@ def _settings() -> Iterator[str]:
                 for key in _keys(section.type)
             ]
             yield from _table(("key", "variable", "value", "by default"), rows)
+    yield f"## policy.toml\n\n{inspect.getdoc(Policy)}\n"
+    limits = [(f"`{key.name}`", _range(key.type), _value(key)) for key in _keys(Policy)]
+    yield from _table(("key", "value", "by default"), limits)
 
 
 def _keys(section: Any) -> tuple[msgspec.structs.FieldInfo, ...]:

@@ -26,6 +26,9 @@ class Metrics:
             registry=registry,
         )
         self.contributions = Gauge("pharoah_contributions", "Contributions in the newest release.", registry=registry)
+        self.cohort_minimum = Gauge(
+            "pharoah_cohort_minimum", "Contributions that each group of the next round needs.", registry=registry
+        )
         self.silences = Counter(
             "pharoah_silences_total", "Requests that a node did not answer, by cause.", ["why"], registry=registry
         )

@@ -61,6 +61,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
     _allow_files()
     listen, metrics = settings.listen, Metrics()
     metrics.certificate_end_s.set(ends(read(home / "tls.pem")).timestamp())
+    metrics.cohort_minimum.set(settings.plan.cohort_minimum)
     rounds: Rounds | None = None
 
     def ready() -> Rounds:

@@ -79,7 +79,7 @@ NOW = (WEEKS + 1) * HOURS_PER_WEEK + 24.0
 PLANS = settings_of(SCENARIO)
 PARTS = {
     "overview": {
-        *("now", "overdue_hours", "tenants", "trustees", "suspects"),
+        *("now", "overdue_hours", "pilot", "lacking", "next_due_hour", "tenants", "trustees", "suspects"),
         *("unpublished", "alarms", "rounds", "spent", "bundles", "events"),
     },
     "fleet": {"number", "description", "rate", "low", "high", "nodes_by_level", "nodes", "nodes_left_out"},

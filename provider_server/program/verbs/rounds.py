@@ -32,6 +32,7 @@ from provider_server.rounds import pilot as pilots
 from provider_server.rounds.home import CONTROL, founded, open_provider, settings_of
 from provider_server.rounds.readiness import lacking
 from provider_server.rounds.spending import spent_by_window
+from provider_server.rounds.store.round_store import Answer
 
 RoundName = Annotated[
     str, typer.Argument(help="Id of a round, or its first digits: show its cells. Default: list all.")
@@ -136,10 +137,11 @@ def _cell_line(row: CellRow) -> str:
 
 
 class LedgerRow(TypedDict):
-    """A window, and the budget that a unit in it pays."""
+    """A window, and the budget that a unit in it pays; nothing where its round was `given_up`, whose units count later."""
 
     start_hour: int
     end_hour: int
+    given_up: bool
     epsilon: float
     rho: float
     delta: float
@@ -149,13 +151,15 @@ def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = Fa
     """List the privacy budget that a unit, a lease in a window, pays. Tenants enforce their own limits."""
     with opened(home, database) as store:
         plans = [reopened(Plan, record.signed_plan) for record in store.rounds.rounds()]
+        empty = {plan.window for plan in plans if store.rounds.answers(plan.round_id, Answer.EMPTY)}
     delta = max((plan.delta for plan in plans), default=0.0)
     rows: list[LedgerRow] = [
         {
             "start_hour": start,
             "end_hour": end,
-            "epsilon": loss.at(delta) if delta else loss.epsilon,
-            "rho": loss.rho,
+            "given_up": (start, end) in empty,
+            "epsilon": 0.0 if (start, end) in empty else loss.at(delta) if delta else loss.epsilon,
+            "rho": 0.0 if (start, end) in empty else loss.rho,
             "delta": delta,
         }
         for (start, end), loss in spent_by_window(plans).items()
@@ -164,6 +168,8 @@ def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = Fa
 
 
 def _ledger_line(row: LedgerRow) -> str:
+    if row["given_up"]:
+        return f"{dates(row['start_hour'], row['end_hour'])}: given up, nothing was opened and nothing is charged"
     return (
         f"{dates(row['start_hour'], row['end_hour'])}: epsilon {row['epsilon']:.3f} at delta {row['delta']:.0e}"
         f" (rho {row['rho']:.4f})"
