@@ -137,7 +137,7 @@ def _cell_line(row: CellRow) -> str:
 
 
 class LedgerRow(TypedDict):
-    """A window, and the budget that a unit in it pays; nothing where its round was `given_up`, whose units count later."""
+    """A window, and the budget that a unit in it pays: none where its round was `given_up`, whose units count later."""
 
     start_hour: int
     end_hour: int
