@@ -10,10 +10,8 @@ Not promised: that the rule is the only one that the plan breaks. The first one 
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 
 from crypto.errors import PharoahError, PlanRefused
-from federation.protocol.plan import Plan
 
 _SHAPE = re.compile(
     r"(?P<name>[A-Za-z_]\w{0,63})(?: (?P<rule>[a-z_]{1,32})(?: (?P<limit>\d[\d.e+-]{0,31}))?)?", re.ASCII
@@ -73,20 +71,25 @@ class Refused:
         limit = None if self.limit is None else f"{self.limit:.9g}"
         return " ".join(filter(None, (self.name, self.rule, limit)))
 
-    def about(self, plan: Plan) -> str:
-        """Why the plan was refused, for a person."""
-        return self.against(_asked(plan, self.rule))
-
-    def against(self, asked: float | None) -> str:
-        """Why a plan with this number is refused, for a person; empty if the limit allows it."""
+    def about(self, plan: object) -> str:
+        """Why a plan is refused, for a person; empty if the limit allows it. Settings of plans do, too."""
+        asked = getattr(plan, _COMPARED.get(self.rule, ""), None) if self.rule else None
         if asked is None or self.limit is None:
             return _WORDS.get(self.rule, self.rule) if self.rule else _CLASSES.get(self.name, self.name)
-        if self.rule in _MOST:
-            return f"{self.rule} {asked:.9g} is above their policy's {self.limit:.9g}" if asked > self.limit else ""
-        return f"{self.rule} {asked:.9g} is below their policy's {self.limit:.9g}" if asked < self.limit else ""
+        is_most = self.rule in _MOST
+        if (asked <= self.limit) if is_most else (asked >= self.limit):
+            return ""
+        return f"{self.rule} {asked:.9g} is {'above' if is_most else 'below'} their policy's {self.limit:.9g}"
 
 
 _MOST = (Rule.EPSILON, Rule.DELTA, Rule.FAILURES)
+_COMPARED = {  # the field of a plan that the limit is for
+    Rule.EPSILON: "epsilon",
+    Rule.DELTA: "delta",
+    Rule.OWNERS: "owners_minimum",
+    Rule.COHORT: "cohort_minimum",
+    Rule.FAILURES: "failures_per_unit",
+}
 _CLASSES = {
     "BudgetExceeded": "their privacy budget for these weeks is used up",
     "SeatsChanged": "a trustee's seat changed after the plan was made",
@@ -97,6 +100,8 @@ _WORDS = {
     Rule.NOISE: "the noise is less than the plan's epsilon needs",
     Rule.WORK: "the noise takes more work than they do",
     Rule.EPOCH: "the plan names another epoch than their directory",
+    Rule.WINDOW: "a window of the plan's epoch is shorter than their policy allows",
+    Rule.TRUSTEES: "fewer trustees mask than their policy asks for",
     Rule.CLOCK: "the window is not over by their clocks",
     Rule.HONEST: "the noise counts on more honest tenants than their policy's colluding_share allows",
     Rule.THINNEST: "the noise counts on more honest tenants than their policy's honest_minimum",
@@ -104,17 +109,3 @@ _WORDS = {
     Rule.STRANGERS: "trustees of the plan are not those of their directory",
     Rule.DIMENSIONS: "the plan counts by dimensions that their policy does not list",
 }
-
-
-def _asked(plan: Plan, rule: Rule | None) -> float | None:
-    """The number of the plan that a limit of the policy is compared with."""
-    numbers: dict[Rule, float] = {
-        Rule.EPSILON: plan.epsilon,
-        Rule.DELTA: plan.delta,
-        Rule.OWNERS: plan.owners_minimum,
-        Rule.WINDOW: min(end - start for start, end in pairwise(plan.windows)),
-        Rule.COHORT: plan.cohort_minimum,
-        Rule.TRUSTEES: len(plan.trustees),
-        Rule.FAILURES: plan.failures_per_unit,
-    }
-    return numbers.get(rule) if rule else None

@@ -26,7 +26,6 @@ from federation.transport.client import Peer
 from federation.transport.introductions import Introducing
 from provider_server.program.metrics import Metrics
 from provider_server.program.operations.admin import operator_app, watching_app
-from provider_server.program.operations.looking import look
 from provider_server.program.operations.no_tenants import NoTenants
 from provider_server.program.operations.own_recorder import OwnRecorder, recording
 from provider_server.program.operations.poller import Live, Sink, polling
@@ -36,6 +35,7 @@ from provider_server.program.outputs.nvsentinel import Nvsentinel, Strategy
 from provider_server.rounds.home import CONTROL, founded_hour, open_publisher
 from provider_server.rounds.intake import webhook
 from provider_server.rounds.intake.recorder import LeaseRecorder
+from provider_server.rounds.looking import look
 from provider_server.rounds.network.connections import ConnectionLimits
 from provider_server.rounds.network.listeners import CannotListen, Listener
 from provider_server.rounds.network.superlink import LOOPBACK, RegisteredNode, SuperLink, SuperLinkSettings

@@ -108,10 +108,6 @@ class Members:
             raise NameTaken(f"tenant {owner.hex()[:12]}… is called {name!r} already")
         self._store.keep_note(NAMES, {**given, str(tenant): name})
 
-    def is_named(self, name: str) -> bool:
-        """Whether a tenant was given this name."""
-        return name in self._store.note(NAMES).values()
-
     def find(self, text: str) -> TenantId:
         """The member of this name, or whose id begins so; UnknownTenant if there is none, or several."""
         given = self._store.note(NAMES)

@@ -7,7 +7,7 @@ lack of workloads is claimed. Trustees are always enough: no directory is founde
 Not promised: that a round without lacks is released. A tenant may refuse for a reason of its own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -27,34 +27,18 @@ from provider_server.rounds.schedule import Window
 class What(StrEnum):
     """What may be lacking."""
 
-    COHORT = "cohort"
-    OWNERS = "owners"
-    CONNECTED = "connected"
-    ACCEPTING = "accepting"
-    LEASES = "leases"
-    CONTEXTS = "contexts"
-    WORKLOADS = "workloads"
-    ANSWERING = "answering"
-    MASK_KEYS = "mask_keys"
-    WINDOW = "window"
-    CLOCK = "clock"
-    CERTIFICATE = "certificate"
-
-
-_TITLES = {
-    What.COHORT: "tenants enrolled for cohort_minimum",
-    What.OWNERS: "tenants enrolled for owners_minimum",
-    What.CONNECTED: "tenants connected",
-    What.ACCEPTING: "tenants that accept the plan",
-    What.LEASES: "tenants with leases",
-    What.CONTEXTS: "tenants on one hardware group",
-    What.WORKLOADS: "tenants that run one workload",
-    What.ANSWERING: "trustees that answer",
-    What.MASK_KEYS: "new mask keys for this epoch",
-    What.WINDOW: "a window that is over",
-    What.CLOCK: "a right clock",
-    What.CERTIFICATE: "a valid TLS certificate",
-}
+    COHORT = "tenants enrolled for cohort_minimum"
+    OWNERS = "tenants enrolled for owners_minimum"
+    CONNECTED = "tenants connected"
+    ACCEPTING = "tenants that accept the plan"
+    LEASES = "tenants with leases"
+    CONTEXTS = "tenants on one hardware group"
+    WORKLOADS = "tenants that run one workload"
+    ANSWERING = "trustees that answer"
+    MASK_KEYS = "new mask keys for this epoch"
+    WINDOW = "a window that is over"
+    CLOCK = "a right clock"
+    CERTIFICATE = "a valid TLS certificate"
 
 
 @dataclass(frozen=True)
@@ -71,7 +55,7 @@ class Lack:
     def __str__(self) -> str:
         who = f" ({', '.join(self.who)})" if self.who else ""
         many = f": {self.have} of {self.need}" if self.need > 1 else ""
-        return f"{_TITLES[self.what]}{many}{who}: {self.do}"
+        return f"{self.what}{many}{who}: {self.do}"
 
 
 @dataclass(frozen=True)
@@ -107,7 +91,7 @@ class Known:
     refusals: Sequence[Refusal] = ()
     certificate_days_left: float | None = None
 
-    def called(self, tenants: Sequence[TenantId] | set[TenantId] | frozenset[TenantId]) -> tuple[str, ...]:
+    def called(self, tenants: Iterable[TenantId]) -> tuple[str, ...]:
         """Their names, sorted."""
         return tuple(sorted(self.names.get(one, str(one)[:12]) for one in tenants))
 
@@ -175,17 +159,8 @@ _OF_THE_WINDOW = (Rule.CLOCK, None)  # of budgets and clocks nothing is known fo
 
 
 def _again(one: Refusal, known: Known) -> str:
-    plan, rule = known.settings, one.refused.rule
-    asked: dict[Rule | None, float] = {
-        Rule.OWNERS: plan.owners_minimum,
-        Rule.COHORT: plan.cohort_minimum,
-        Rule.EPSILON: plan.epsilon,
-        Rule.DELTA: plan.delta,
-        Rule.FAILURES: plan.failures_per_unit,
-    }
-    if rule in _OF_THE_WINDOW and one.window != known.window:
-        return ""
-    return one.refused.against(asked.get(rule))
+    is_past = one.refused.rule in _OF_THE_WINDOW and one.window != known.window
+    return "" if is_past else one.refused.about(known.settings)
 
 
 def _host(known: Known) -> Iterator[Lack]:

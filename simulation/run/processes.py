@@ -119,36 +119,24 @@ class Places:
         return self.root / "invitation"
 
 
-def hold(places: Places, say: Say) -> HeldRound:
-    """Founds a federation below an empty root, holds one round, stops everything; what `rounds hold --json` printed."""
-    say("trustees generate the shared key, the provider founds the federation, tenants enrol")
-    with founded(places):
-        say("writing made-up jobs into the tenants' journals")
-        start_hour = last_week()
-        happen(places, start_hour)
-        with running(places, say):
-            say("holding one round")
-            return round_of(places, start_hour)
+def hold(places: Places, say: Say, *, keep: bool = False) -> HeldRound:
+    """Founds a federation below an empty root, and holds one round; what `rounds hold --json` printed.
 
-
-def hold_and_keep(places: Places, say: Say) -> HeldRound:
-    """As `hold`, and the programs go on; `stop` beside the homes ends them."""
+    Everything is stopped then, or goes on: `stop` beside the homes ends it.
+    """
     say("trustees generate the shared key, the provider founds the federation, tenants enrol")
     with founded(places), ExitStack() as until_held:
         say("writing made-up jobs into the tenants' journals")
         start_hour = last_week()
         happen(places, start_hour)
-        programs = {name: start(places, name) for name in places.programs}
-        for process in programs.values():
-            until_held.callback(end, process)
-        say(f"starting {len(programs)} programs")
-        for name, process in programs.items():
-            wait_until_ready(places, name, process)
-        pids = " ".join(str(process.pid) for process in programs.values())
-        (places.root.parent / "stop").write_text(f"#!/bin/sh\nkill {pids}\n")
+        pids = " ".join(str(process.pid) for process in started(places, until_held, say).values())
         say("holding one round")
         held = round_of(places, start_hour)
-        until_held.pop_all()  # and not closed: nobody ends them here
+        if keep:
+            (places.root.parent / "stop").write_text(f"#!/bin/sh\nkill {pids}\n")
+            until_held.pop_all()  # and not closed: nobody ends them here
+        else:
+            say("stopping all programs")
     return held
 
 
@@ -318,12 +306,19 @@ def weeks_per_epoch(last: int) -> int:
 def running(places: Places, say: Say) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """All programs, by name, until the context ends; their logs are below `root`."""
     with ExitStack() as stack:
-        programs = {name: stack.enter_context(program(places, name)) for name in places.programs}
-        say(f"starting {len(programs)} programs")
-        for name, process in programs.items():
-            wait_until_ready(places, name, process)
-        yield programs
-        say("all programs stopped")
+        yield started(places, stack, say)
+        say("stopping all programs")
+
+
+def started(places: Places, stack: ExitStack, say: Say) -> dict[str, subprocess.Popen[bytes]]:
+    """All programs, by name, which do their work; `stack` ends them when it is closed."""
+    programs = {name: start(places, name) for name in places.programs}
+    for process in programs.values():
+        stack.callback(end, process)
+    say(f"starting {len(programs)} programs")
+    for name, process in programs.items():
+        wait_until_ready(places, name, process)
+    return programs
 
 
 READY = {"trustee": "serves at port", "provider": '"event": "serving"', "tenant": '"link": "connected"'}

@@ -15,7 +15,6 @@ from simulation.run.processes import (
     Places,
     founded,
     hold,
-    hold_and_keep,
     homes,
     kept_homes,
     last_week,
@@ -44,7 +43,7 @@ def federation(
         say(f"[{time.monotonic() - began:5.1f} s] {text}")
 
     if keep and out is not None:
-        result = hold_and_keep(places := Places(kept_homes(out), tenants, trustees), tell)
+        result = hold(places := Places(kept_homes(out), tenants, trustees), tell, keep=True)
         for line in left_running(places):
             say(line)
     else:

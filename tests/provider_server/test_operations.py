@@ -32,8 +32,8 @@ from provider_server.program.cli import app
 from provider_server.program.metrics import Metrics
 from provider_server.program.operations import round_runner
 from provider_server.program.operations.admin import operator_app, watching_app
-from provider_server.program.operations.looking import refusals
 from provider_server.program.operations.round_runner import Rounds, TooFewTenants, Watched
+from provider_server.rounds.looking import refusals
 from provider_server.rounds.network.connections import DEFAULT_LIMITS
 from provider_server.rounds.network.listeners import Listener, private_socket
 from provider_server.rounds.network.superlink import RegisteredNode, RunFailed, SuperLink, UnusableNodeKey

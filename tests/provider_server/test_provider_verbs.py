@@ -196,12 +196,12 @@ def test_tenants_have_names_which_are_taken_in_place_of_ids(home: Path, card: Pa
 
 def test_a_pilot_begins_and_ends_by_one_command(home: Path) -> None:
     begun = told("provider", "rounds", "pilot", "--home", home)[0]
-    assert begun == {"pilot": True, "owners_minimum": 3, "cohort_minimum": 3, "windows": 52}
+    assert begun == {"pilot": True, "owners_minimum": 3, "cohort_minimum": 3}
     said = call("provider", "rounds", "pilot", "--home", home).stderr
     assert "by default 5 and 10" in said
     assert "a job pays epsilon in each week" in said
     ended = told("provider", "rounds", "pilot", "--end", "--home", home)[0]
-    assert ended == {"pilot": False, "owners_minimum": 5, "cohort_minimum": 10, "windows": 4}
+    assert ended == {"pilot": False, "owners_minimum": 5, "cohort_minimum": 10}
     assert load(ProviderSettings, home / "provider.toml", {}) == ProviderSettings()
 
 

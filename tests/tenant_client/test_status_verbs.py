@@ -24,6 +24,7 @@ from federation.base.clock import now_hour
 from federation.base.pinned_directory import pin
 from federation.protocol.causes import CAUSES
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
+from provider_server.rounds.readiness import What
 from tenant_client.doctor.advice.hints import HintLog
 from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
@@ -250,13 +251,13 @@ def test_with_the_defaults_four_tenants_are_told_that_no_round_can_succeed(
     monkeypatch.setenv("PHAROAH_PLAN_OWNERS_MINIMUM", "5")
     code, view = told("provider", "status", "--home", held)
     lacks = {one["what"]: (one["have"], one["need"]) for one in view["lacking"]}
-    assert (code, view["pilot"], lacks["cohort"], lacks["owners"]) == (1, False, (4, 10), (4, 5))
+    assert (code, view["pilot"], lacks[What.COHORT], lacks[What.OWNERS]) == (1, False, (4, 10), (4, 5))
     assert set(view["lacking"][0]) >= {"what", "have", "need", "who", "do"}
     said = call("provider", "status", "--home", held).stdout
     assert "lacking     tenants enrolled for cohort_minimum: 4 of 10: enrol 6 more, or run a pilot" in said
     check = told("provider", "serve", "--check", "--home", held)[1]["checks"]
     (asked,) = (one for one in check if one["name"] == "next_round")
-    assert [one["what"] for one in asked["lacking"]][:2] == ["cohort", "owners"]
+    assert [one["what"] for one in asked["lacking"]][:2] == [What.COHORT, What.OWNERS]
     assert asked["fine"]
     monkeypatch.setenv("PHAROAH_PLAN_COHORT_MINIMUM", "3")
     monkeypatch.setenv("PHAROAH_PLAN_OWNERS_MINIMUM", "3")

@@ -17,11 +17,10 @@ from federation.protocol.directory import Chain, DirectoryEntry
 from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import plan_loss
 from federation.transport.certificates import EXPIRES_SOON_D, days_left
-from provider_server.program.operations.looking import look
-from provider_server.rounds.home import CONTROL, founded, founded_hour
-from provider_server.rounds.planning import window_at
+from provider_server.rounds.home import CONTROL, founded
+from provider_server.rounds.looking import look
 from provider_server.rounds.readiness import Lack, lacking
-from provider_server.rounds.schedule import Window, due
+from provider_server.rounds.schedule import Window
 from provider_server.rounds.settings import ProviderSettings
 from provider_server.rounds.store.round_store import ENDED
 from provider_server.rounds.store.store import Store
@@ -102,18 +101,11 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
         last = LastRound(
             str(plan.round_id), plan.start_hour, plan.end_hour, newest.state, contributors, epsilon, plan.delta
         )
-    waits = due(
-        max((plan.end_hour for plan in plans), default=None),
-        founded_hour(home) if (home / "signing.key").exists() else now_hour,  # a copy without keys holds no rounds
-        now_hour,
-        settings.rounds.settle_hours,
-        lambda hour: window_at(settings.plan.settings, plans, hour),
-    )
     certificate = home / "tls.pem"
     days = days_left(read(certificate), now) if certificate.exists() else None
     serving, bundle = is_serving(home), store.newest_bundle()
     known = look(home, store, directory, settings, now_hour)
-    lacks, up = lacking(known), known.up or {}
+    lacks, up, waits = lacking(known), known.up or {}, known.window if known.is_over else None
     return ProviderStatus(
         version=1,
         home=str(home),

@@ -14,9 +14,9 @@ from federation.base.clock import SECONDS_PER_HOUR, date
 from federation.base.key_files import HomeError, read, read_key
 from federation.base.visible import reason
 from federation.transport.certificates import EXPIRES_SOON_D, days_left, ends
-from provider_server.program.operations.looking import look
 from provider_server.program.operations.overview import is_serving
 from provider_server.rounds.home import open_provider, settings_of
+from provider_server.rounds.looking import look
 from provider_server.rounds.network.superlink import LOOPBACK
 from provider_server.rounds.readiness import Lack, lacking
 from provider_server.rounds.settings import ProviderSettings

@@ -21,9 +21,9 @@ from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.queries import Query
 from provider_server.fleet.release import Release
 from provider_server.program.metrics import Metrics
-from provider_server.program.operations import looking
 from provider_server.program.operations.admin import HeldRound
 from provider_server.program.operations.named import contexts_named, parts_named
+from provider_server.rounds import looking
 from provider_server.rounds.network.flower_app import server_app
 from provider_server.rounds.network.grid_tenants import GridTenants, Silence
 from provider_server.rounds.network.superlink import RegisteredNode, SuperLink, UnusableNodeKey

@@ -11,13 +11,13 @@ from pathlib import Path
 from crypto.errors import Refusal
 from federation.base.clock import now_hour
 from federation.base.key_files import read
-from provider_server.program.operations import looking
 from provider_server.program.pages.app import page_app
 from provider_server.program.pages.login import FILE, Door, NoPassword
 from provider_server.program.pages.plans import PlansView
 from provider_server.program.pages.sessions import FILE as SESSIONS, Sessions
 from provider_server.program.pages.snapshot import Reader
 from provider_server.program.pages.views import View, view
+from provider_server.rounds import looking
 from provider_server.rounds.home import fabric_parts, settings_of
 from provider_server.rounds.network.connections import ConnectionLimits
 from provider_server.rounds.network.listeners import CannotListen, Listener

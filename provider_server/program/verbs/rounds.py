@@ -18,7 +18,6 @@ from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import plan_loss
 from provider_server.fleet.release import Release
 from provider_server.program.operations.admin import GivenUp, HeldRound
-from provider_server.program.operations.looking import look
 from provider_server.program.verbs.console import (
     AsRows,
     Database,
@@ -30,6 +29,7 @@ from provider_server.program.verbs.console import (
 from provider_server.program.verbs.opening import opened
 from provider_server.rounds import pilot as pilots
 from provider_server.rounds.home import CONTROL, founded, open_provider, settings_of
+from provider_server.rounds.looking import look
 from provider_server.rounds.readiness import lacking
 from provider_server.rounds.spending import spent_by_window
 from provider_server.rounds.store.round_store import Answer
@@ -208,7 +208,6 @@ class PilotRow(TypedDict):
     pilot: bool
     owners_minimum: int
     cohort_minimum: int
-    windows: int
 
 
 def pilot(
@@ -228,13 +227,8 @@ def pilot(
     weeks = settings_of(place).plan.weeks_per_epoch
     (pilots.end if over else pilots.begin)(place, weeks)
     settings = settings_of(place)
-    plan = settings.plan
-    row: PilotRow = {
-        "pilot": plan.is_pilot,
-        "owners_minimum": plan.owners_minimum,
-        "cohort_minimum": plan.cohort_minimum,
-        "windows": len(plan.windows),
-    }
+    least = settings.plan.owners_minimum, settings.plan.cohort_minimum
+    row: PilotRow = {"pilot": settings.plan.is_pilot, "owners_minimum": least[0], "cohort_minimum": least[1]}
     print_rows([row], _pilot_line, as_json=as_json)
     for line in () if over else pilots.LESS:
         say(f"pilot: {line}")
@@ -250,10 +244,8 @@ def pilot(
 
 
 def _pilot_line(row: PilotRow) -> str:
-    return (
-        f"{'a pilot' if row['pilot'] else 'no pilot'}: rows of {row['owners_minimum']} tenants or more, sums of"
-        f" {row['cohort_minimum']} or more, {counted_as(row['windows'], 'round')} in an epoch"
-    )
+    kind = "a pilot" if row["pilot"] else "no pilot"
+    return f"{kind}: rows of {row['owners_minimum']} tenants or more, sums of {row['cohort_minimum']} or more"
 
 
 def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """`pharoah-provider tenants`: who is enrolled, by cards and names, who left, and whose sessions are revoked."""
 
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Annotated, TypedDict
 
@@ -11,9 +11,10 @@ from federation.base.key_files import HomeError, read
 from federation.base.screen import say
 from federation.base.visible import reason
 from federation.protocol.enrolment import fingerprint, open_member_card
-from provider_server.program.operations.looking import look
 from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required
 from provider_server.rounds import home as homes
+from provider_server.rounds.looking import look
+from provider_server.rounds.members import NameTaken
 from provider_server.rounds.readiness import lacking
 
 Files = Annotated[
@@ -97,8 +98,9 @@ def enrol(
             is_new = members.welcome(card.member, card.node_key.decode())
             if name:
                 members.name(tenant, name[at])
-            elif is_new and not members.is_named(path.stem):
-                members.name(tenant, path.stem)
+            elif is_new:
+                with suppress(NameTaken):
+                    members.name(tenant, path.stem)
             welcomed.append((path, tenant, is_new))
         names = members.names()
         invited = homes.invitation(place, provider, settings)

@@ -59,6 +59,7 @@ def look(
     window = window or window_of(edges, since)
     said = [reopened(Ownership, signed) for signed in store.ownerships(directory.epoch(window[0]))]
     certificate, serving = home / "tls.pem", _nodes_at(home) if nodes is None else list(nodes)
+    now = datetime.fromtimestamp(now_h * SECONDS_PER_HOUR, UTC)
     return Known(
         settings=plan,
         directory=directory,
@@ -73,12 +74,8 @@ def look(
         up=answering(directory.trustees),
         connected=None if serving is None else _tenants_of(store, [node for node in serving if node.online]),
         refusals=refusals(store),
-        certificate_days_left=days_left(read(certificate), _at(now_h)) if certificate.exists() else None,
+        certificate_days_left=days_left(read(certificate), now) if certificate.exists() else None,
     )
-
-
-def _at(hour: float) -> datetime:
-    return datetime.fromtimestamp(hour * SECONDS_PER_HOUR, UTC)
 
 
 def answering(trustees: Sequence[TrusteeRecord]) -> dict[int, bool]:
