@@ -1,19 +1,22 @@
-"""The pilot of docs/operate.md, by its own commands: from nothing to a published report with four tenants.
+"""Pilots of real programs: that of docs/operate.md by its own commands, and one that goes on to play with.
 
 The commands are those of the document, but for the ports. Between them the tenants' jobs of last week are made up.
 """
 
 import re
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from simulation.run.processes import environment
+from tests.support.waiting import until
 from tests.system.test_tutorials import ROOT, run, tools
 
 __all__ = ["tools"]  # a fixture
-pytestmark = [pytest.mark.xdist_group("programs"), pytest.mark.nightly]  # a minute and a half
+pytestmark = [pytest.mark.xdist_group("programs"), pytest.mark.nightly]  # a minute and a half each
 
 LONGEST_S, TENANTS = 600.0, 4
 JOBS = (
@@ -60,3 +63,28 @@ def test_from_nothing_to_a_published_report(tools: Path, tmp_path: Path, monkeyp
     (seconds,) = map(int, re.findall(r"all after (\d+) s", said))
     sys.stdout.write(f"a pilot: {seconds} s\n")  # shown by pytest -rP
     assert seconds < LONGEST_S
+
+
+def test_a_federation_that_is_kept_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
+    out = tmp_path / "fed"
+    command = [sys.executable, "-m", "simulation", "federation", "--keep", "--out", str(out)]
+    made = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=environment())
+    pids = [int(pid) for pid in (out / "stop").read_text().split("kill ")[1].split()]
+    try:
+        said = subprocess.run(
+            [sys.executable, "-m", "provider_server", "status", "--home", str(out / "homes/provider")],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment(),
+        ).stdout
+        assert len(pids) == TENANTS + 4
+        assert "4 contributions" in made.stdout
+        assert f"stop        sh {out / 'stop'}" in made.stderr
+        assert "provider, serving" in said
+        assert said.count(" up\n") == 3
+        assert "lacking" not in said
+    finally:
+        subprocess.run(["/bin/sh", str(out / "stop")], check=True)
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
