@@ -188,7 +188,9 @@ def test_the_verbs_say_when_windows_count_again_and_what_was_given_back(tmp_path
     assert "a job that ran in all of them pays epsilon 2.000" in told.stdout
     told = call("privacy", "budget", "--home", str(home))
     assert "limit per job and window: epsilon 1 at delta 1e-08" in told.stdout
-    assert "hours      0–168    0 rounds  spent 0.000  left 1.000  (1 round given back: not opened)" in told.stdout
+    assert (
+        "1970-01-01 to 1970-01-08  0 rounds  spent 0.000  left 1.000  (1 round given back: not opened)" in told.stdout
+    )
 
 
 def test_a_previewed_cell_is_the_one_that_carries_the_count(tmp_path: Path) -> None:
