@@ -58,7 +58,15 @@ class Refusal(PharoahError):
 
 
 class PlanRefused(Refusal):
-    """A plan violates its own rules or the tenant's policy."""
+    """A plan violates its own rules or the tenant's policy.
+
+    `rule` is one of `federation.protocol.refusals`, and `limit` the policy's number for it.
+    """
+
+    def __init__(self, what: str, *, hint: str | None = None, rule: str = "", limit: float | None = None) -> None:
+        super().__init__(what, hint=hint)
+        self.rule = rule
+        self.limit = limit
 
 
 class BudgetExceeded(Refusal):

@@ -95,6 +95,7 @@ from tenant_client.program.verbs import (
     workload,
 )
 from tenant_client.rounds.disclosure import happened, overview as tenant_overview, owner_view
+from tenant_client.rounds.policy import Policy
 from trustee.settings import TrusteeSettings
 
 HERE = Path(__file__).resolve().parent / "reference"
@@ -192,6 +193,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider rounds releases": list[rounds.ReleaseRow],
     "pharoah-provider rounds releases ROUND_ID": list[rounds.CellRow],
     "pharoah-provider rounds ledger": list[rounds.LedgerRow],
+    "pharoah-provider rounds pilot": list[rounds.PilotRow],
     "pharoah-provider findings learn": list[findings_text.LearntRow],
     "pharoah-provider findings explain": list[findings_text.ExplanationRow],
     "pharoah-provider findings publish": list[learning.PublishRow],
@@ -304,6 +306,9 @@ def _settings() -> Iterator[str]:
                 for key in _keys(section.type)
             ]
             yield from _table(("key", "variable", "value", "by default"), rows)
+    yield f"## policy.toml\n\n{inspect.getdoc(Policy)}\n"
+    limits = [(f"`{key.name}`", _range(key.type), _value(key)) for key in _keys(Policy)]
+    yield from _table(("key", "value", "by default"), limits)
 
 
 def _keys(section: Any) -> tuple[msgspec.structs.FieldInfo, ...]:

@@ -3,6 +3,7 @@
     signing.key  mask.key  sealing.key   32 bytes each
     tls.key  tls.crt                     PEM, for the server that tenants and provider call
     trustee.card                         signed, public
+    trustee.toml                         settings, with the port of the card's address
     share.key  committee                 the result of the ceremony (`federation.protocol.ceremony`)
     next.key  next.committee             the result of a handover (`federation.protocol.succession`) that is not in
                                          force yet; they take the places of those two once the directory shows it
@@ -37,6 +38,7 @@ from trustee.trustee import Trustee, TrusteeLimits
 
 TLS_KEY, TLS_CERTIFICATE, CARD = "tls.key", "tls.crt", "trustee.card"
 MASK, NEXT_MASK = "mask.key", "next.mask"
+SETTINGS, SAMPLE = "trustee.toml", Path(__file__).with_name("trustee.toml")
 SHARE, COMMITTEE, MEMORY = "share.key", "committee", "trustee.db"
 NEXT_SHARE, NEXT_COMMITTEE = "next.key", "next.committee"
 
@@ -62,7 +64,18 @@ def create(home: Path, address: str, names: Sequence[str], random_bytes: RandomB
         address=address,
     )
     write_secret(home / CARD, signing.sign(card))
+    if not (home / SETTINGS).exists():
+        sample = SAMPLE.read_text(encoding="utf-8").replace('"0.0.0.0:7100"', f'"{_listen_at(address)}"')
+        write_secret(home / SETTINGS, sample.encode())
     return card
+
+
+def _listen_at(address: str) -> str:
+    """Where a trustee listens that others reach at `address`: that port of all interfaces, or of the loopback alone."""
+    host, port = host_of(address), address.rpartition(":")[2]
+    if host == "localhost" or host.startswith("127."):
+        return f"{host}:{port}"
+    return f"[::]:{port}" if ":" in host else f"0.0.0.0:{port}"
 
 
 def renew_certificate(home: Path, names: Sequence[str], now: datetime, lifetime_d: int) -> Certificate:

@@ -74,7 +74,10 @@ def init(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Make a trustee's keys and its card (trustee.card in the home) for all other parties."""
+    """Make a trustee's keys, its card for all other parties (trustee.card), and its settings (trustee.toml).
+
+    It will listen at the port of the address.
+    """
     card = trustee_home.create(home, address, name or [], os.urandom, datetime.now(UTC))
     file, shown = home / trustee_home.CARD, fingerprint(card.name)
     if as_json:

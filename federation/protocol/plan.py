@@ -116,6 +116,11 @@ class NoiseLayers(Record, frozen=True):
     layers: Count
 
 
+# A pilot: the least that the privacy claim needs. Each of its three contributions alone has all of the noise, so that a
+# round is (epsilon, delta)-private against the provider and the two others; docs/privacy.md says what is less.
+PILOT_OWNERS, PILOT_COHORT, PILOT_NOISE_SHARES = 3, 3, 1
+
+
 class Plan(Message, frozen=True, tag="pharoah/plan/7", dict=True):
     """All that a tenant needs to answer one round or refuse it.
 

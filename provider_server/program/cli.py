@@ -99,8 +99,8 @@ _add_group(
 )
 _add_group(
     LEARNT,
-    group("rounds", "Hold a round, or list releases and their privacy cost."),
-    *("rounds.hold", "rounds.releases", "rounds.ledger"),
+    group("rounds", "Hold a round, list releases and their privacy cost, or begin and end a pilot."),
+    *("rounds.hold", "rounds.releases", "rounds.ledger", "rounds.pilot"),
 )
 _add_group(
     LEARNT,

@@ -26,6 +26,9 @@ class Metrics:
             registry=registry,
         )
         self.contributions = Gauge("pharoah_contributions", "Contributions in the newest release.", registry=registry)
+        self.cohort_minimum = Gauge(
+            "pharoah_cohort_minimum", "Contributions that each group of the next round needs.", registry=registry
+        )
         self.silences = Counter(
             "pharoah_silences_total", "Requests that a node did not answer, by cause.", ["why"], registry=registry
         )
@@ -47,6 +50,11 @@ class Metrics:
         self.release_due_hour = Gauge(
             "pharoah_release_due_hour",
             "When the next release is due: the end of its window, and settle_hours; in hours since 1970.",
+            registry=registry,
+        )
+        self.lacking = Gauge(
+            "pharoah_round_lacking",
+            "How many things the next round lacks that somebody must act on; status and readyz name them.",
             registry=registry,
         )
         self.epsilon = Gauge("pharoah_epsilon", "Privacy budget per unit of the newest release.", registry=registry)

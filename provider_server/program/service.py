@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,14 +35,17 @@ from provider_server.program.outputs.nvsentinel import Nvsentinel, Strategy
 from provider_server.rounds.home import CONTROL, founded_hour, open_publisher
 from provider_server.rounds.intake import webhook
 from provider_server.rounds.intake.recorder import LeaseRecorder
+from provider_server.rounds.looking import look
 from provider_server.rounds.network.connections import ConnectionLimits
 from provider_server.rounds.network.listeners import CannotListen, Listener
-from provider_server.rounds.network.superlink import LOOPBACK, SuperLink, SuperLinkSettings
+from provider_server.rounds.network.superlink import LOOPBACK, RegisteredNode, SuperLink, SuperLinkSettings
 from provider_server.rounds.network.trustee_service import RemoteTrustee
 from provider_server.rounds.online.passes import Passes, list_keys, pass_seed
 from provider_server.rounds.online.service import serve_online
 from provider_server.rounds.online.sessions import Sessions, session_key
 from provider_server.rounds.provider import Provider
+from provider_server.rounds.readiness import Known, Lack
+from provider_server.rounds.schedule import Window
 from provider_server.rounds.settings import Outputs, ProviderSettings
 from provider_server.rounds.week import tell_directory
 
@@ -58,6 +61,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
     _allow_files()
     listen, metrics = settings.listen, Metrics()
     metrics.certificate_end_s.set(ends(read(home / "tls.pem")).timestamp())
+    metrics.cohort_minimum.set(settings.plan.cohort_minimum)
     rounds: Rounds | None = None
 
     def ready() -> Rounds:
@@ -67,6 +71,9 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
 
     def not_ready() -> str:
         return "starting" if rounds is None else rounds.not_ready()
+
+    def lacked() -> Sequence[Lack]:
+        return () if rounds is None else rounds.lacked
 
     link_settings = SuperLinkSettings(
         home / "superlink.db",
@@ -84,7 +91,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
         ]
         try:
             at = socket.create_server((LOOPBACK, listen.metrics_port))
-            stack.enter_context(closing(Listener(watching_app(metrics, not_ready), at, None, WATCHERS)))
+            stack.enter_context(closing(Listener(watching_app(metrics, not_ready, lacked), at, None, WATCHERS)))
             stack.enter_context(
                 webhook.listening(home, LeaseRecorder(provider, home, settings.leases.contexts), settings.leases)
             )
@@ -96,7 +103,11 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
                 f"the provider cannot listen: {error}", hint="check [listen] in provider.toml, tls.pem and tls.key"
             ) from error
         publisher = open_publisher(home, provider.store)
-        rounds = Rounds(provider, publisher, link, trustees, settings, metrics, now_hour, founded_hour(home))
+
+        def known(nodes: Iterable[RegisteredNode], window: Window | None) -> Known:
+            return look(home, provider.store, provider.directory, settings, now_hour(), nodes, window)
+
+        rounds = Rounds(provider, publisher, link, trustees, settings, metrics, now_hour, founded_hour(home), known)
         keep_pass_keys(home, provider, settings)
         tell_directory(provider, trustees)
         live = Live(home, provider, settings, metrics, time.time, _sinks(settings.outputs, metrics.registry, home))

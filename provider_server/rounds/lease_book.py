@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from crypto.codec import encode
-from crypto.errors import PeerFault, Refusal
+from crypto.errors import PeerFault, PharoahError, Refusal
 from crypto.ids import LeaseId, TenantId
 from crypto.ristretto import Element
 from crypto.signing import SigningKey, reopened
 from federation.base.clock import SECONDS_PER_HOUR
+from federation.base.visible import counted_as
 from federation.protocol.directory import Chain, Directory, Member, next_entry, pass_keys, reseating
 from federation.protocol.plan import Plan
 from federation.protocol.round_messages import DirectoryUpdate
@@ -93,11 +94,25 @@ class LeaseBook:
 
 # ---- members ---------------------------------------------------------------------------------------------------------
 
+NAMES = "names"  # the note of what the provider calls its tenants
+
 
 class RetiredNodeKey(Refusal):
     """A card with a node key that was replaced, or shut out when its tenant left."""
 
     default_hint = "ask the tenant for a new key and card: `pharoah-tenant join --new-node-key`"
+
+
+class NameTaken(Refusal):
+    """Two tenants would have one name."""
+
+    default_hint = "choose another --name; `pharoah-provider tenants` lists those in use"
+
+
+class UnknownTenant(PharoahError):
+    """No member, or several, have this name or the beginning of this id."""
+
+    default_hint = "pass a name, or the first digits of an id, as `pharoah-provider tenants` lists them"
 
 
 class Members:
@@ -162,6 +177,28 @@ class Members:
             self.enrol([member])
         return is_new
 
+    def names(self) -> dict[TenantId, str]:
+        """What the provider calls its tenants, of now and of before."""
+        return names(self._store, self.directory)
+
+    def name(self, tenant: TenantId, name: str) -> None:
+        """Gives a tenant a name, which stays with the provider; NameTaken if another member has it."""
+        given = self._store.note(NAMES)
+        owner = next((one for one in self.directory.by_id if given.get(str(one)) == name), tenant)
+        if owner != tenant:
+            raise NameTaken(f"tenant {owner.hex()[:12]}… is called {name!r} already")
+        self._store.keep_note(NAMES, {**given, str(tenant): name})
+
+    def find(self, text: str) -> TenantId:
+        """The member of this name, or whose id begins so; UnknownTenant if there is none, or several."""
+        given = self._store.note(NAMES)
+        if named := [one for one in self.directory.by_id if given.get(str(one)) == text]:
+            return named[0]
+        matches = [one for one in self.directory.by_id if str(one).startswith(text.lower())] if text else []
+        if len(matches) != 1:
+            raise UnknownTenant(f"{counted_as(len(matches), 'tenant')} found for {text!r}, not one")
+        return matches[0]
+
     def node_keys(self) -> list[str]:
         """The node keys of current members."""
         return [key for tenant, key in self._store.node_keys().items() if tenant in self.directory.by_id]
@@ -180,3 +217,9 @@ class Members:
     def revoked(self) -> Mapping[TenantId, int]:
         """Revoked sessions: by tenant, those that end by this second since 1970."""
         return self._store.revocations.all()
+
+
+def names(store: Store, directory: Directory) -> dict[TenantId, str]:
+    """The names that the provider gave its tenants, also those that have left; for the others the first digits."""
+    given = store.note(NAMES)
+    return {tenant: given.get(str(tenant)) or f"{tenant.hex()[:12]}…" for tenant in (*directory.by_id, *directory.left)}

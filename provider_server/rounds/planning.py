@@ -194,8 +194,8 @@ def _countable(settings: PlanSettings, leases: Sequence[Lease]) -> PlanSettings:
 
     def counts(spec: MarginalSpec) -> bool:
         tokens = [name for name in spec.dimensions if name in TOKEN_DIMENSIONS]
-        rows = (_rows(leases, (name,), settings.owners_minimum) for name in tokens)
-        return spec.counts is Subject.FAILURES or all(rows)
+        found = (rows(leases, (name,), settings.owners_minimum) for name in tokens)
+        return spec.counts is Subject.FAILURES or all(found)
 
     return replace(settings, marginals=tuple(filter(counts, settings.marginals)))
 
@@ -244,16 +244,16 @@ def _dimension(
 ) -> PlanDimension:
     if name in TOKEN_DIMENSIONS:
         rungs = LADDER_LABELS if name == "workload" else (name,)
-        owners = _rows(leases, rungs, settings.owners_minimum)
+        owners = rows(leases, rungs, settings.owners_minimum)
         if not owners:
             raise NothingToCount(f"no {name} token has {settings.owners_minimum} owners among {len(leases)} leases")
         return PlanDimension(name, tuple(owners), tuple(owners.values()))
     return PlanDimension(name, public_levels.get(name) or _public_levels(name, settings), ())
 
 
-def _rows(leases: Sequence[Lease], rungs: Sequence[str], owners_minimum: int) -> dict[str, int]:
+def rows(leases: Sequence[Lease], rungs: Sequence[str], owners_minimum: int) -> dict[str, int]:
     """Tokens with owners enough, finest rung first, each with its number of owners among the leases left so far."""
-    rows: dict[str, int] = {}
+    owned: dict[str, int] = {}
     left = list(leases)
     for rung in rungs:
         owners: dict[str, set[TenantId]] = {}
@@ -262,8 +262,8 @@ def _rows(leases: Sequence[Lease], rungs: Sequence[str], owners_minimum: int) ->
                 owners.setdefault(token, set()).add(lease.tenant)
         found = {token: len(tenants) for token, tenants in sorted(owners.items()) if len(tenants) >= owners_minimum}
         left = [lease for lease in left if lease.labels.get(rung) not in found]
-        rows |= found
-    return rows
+        owned |= found
+    return owned
 
 
 def _public_levels(name: str, settings: PlanSettings) -> tuple[str, ...]:

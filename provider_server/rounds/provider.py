@@ -18,6 +18,7 @@ from crypto.errors import PeerFault, PharoahError, Refusal
 from crypto.ids import RoundId, TenantId
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, open_signed_by, reopened
+from federation.base.clock import dates
 from federation.protocol.directory import Directory
 from federation.protocol.endorsed import EndedRound, EndedRounds, EndorsedSet
 from federation.protocol.plan import MaskTrustee, Plan, PublishedBundle
@@ -150,7 +151,7 @@ class Provider(LeaseBook):
             raise RoundUnderWay(f"round {open_.plan.round_id} is still {open_.state}")
         plans = self.plans()
         if any(plan.start_hour < window[1] and window[0] < plan.end_hour for plan in plans):
-            raise WeekHeld(f"a round already covers hours {window[0]}–{window[1]}")
+            raise WeekHeld(f"a round already covers {dates(*window)}")
         plan = self._plan(window)
         check_mask_keys(plan, plans)
         self._warn_of_noise(plan)

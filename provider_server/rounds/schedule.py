@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from crypto.errors import Refusal
+from federation.base.clock import date, dates
 from federation.protocol.plan import HOURS_PER_WEEK, Plan
 from federation.protocol.privacy_cost import PrivacyLoss, plan_loss
 
@@ -69,7 +70,7 @@ def window_of(edges: tuple[int, ...], hour: float) -> Window:
     for start, end in pairwise(edges):
         if start <= hour < end:
             return start, end
-    raise BadWindow(f"hour {hour:.0f} lies in no window from {edges[0]} to {edges[-1]}")
+    raise BadWindow(f"{date(hour)} lies in no window of {dates(edges[0], edges[-1])}")
 
 
 def due(
@@ -99,9 +100,9 @@ def check_window(window: Window, now_hour: float, window_at: Callable[[float], W
     if start < 0 or start >= end:
         raise BadWindow(f"hours {start}–{end} are not a window")
     if window_at(start) != window:
-        raise BadWindow("hours {}–{} are not a window of the epoch; hours {}–{} are".format(*window, *window_at(start)))
+        raise BadWindow(f"{dates(*window)} is not a window of the epoch; {dates(*window_at(start))} is")
     if end > now_hour:
-        raise BadWindow(f"hours {start}–{end} have not ended yet")
+        raise BadWindow(f"{dates(start, end)} has not ended yet")
 
 
 # ---- what rounds cost ------------------------------------------------------------------------------------------------

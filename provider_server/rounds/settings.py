@@ -71,6 +71,12 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("votes_share, speed_share and goodput_share leave nothing for failures")
 
     @property
+    def is_pilot(self) -> bool:
+        """Whether rounds are held with fewer tenants than the defaults ask for."""
+        usual = PlanTable()
+        return self.owners_minimum < usual.owners_minimum or self.cohort_minimum < usual.cohort_minimum
+
+    @property
     def optional_shares(self) -> dict[Subject, float]:
         """Of the budget, for each optional subject."""
         shares = self.votes_share, self.speed_share, self.goodput_share

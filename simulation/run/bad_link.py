@@ -72,8 +72,8 @@ def settle(places: Places, later: Path, start_hour: int, now_h: float) -> None:
     settings = places.provider / "provider.toml"
     settings.write_text(settings.read_text() + PROVIDER_TOML.format(cables=cables))
     for home in places.tenant_homes:
-        with (home / "policy.toml").open("a") as policy:
-            policy.write(POLICY_TOML)
+        policy = home / "policy.toml"
+        policy.write_text(policy.read_text().partition("dimensions =")[0] + POLICY_TOML)
     running = Job(1, now_h - 1, tuple(node(unit, 0) for unit in range(1, JOB_NODES + 1)), None)
     places.tenant(1).with_suffix(".running").write_text(f"{running.lease(places.tenant(1))}\n")
     happen(places, [*week(places.tenants, start_hour), running])

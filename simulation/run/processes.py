@@ -24,16 +24,17 @@ from crypto.errors import PharoahError
 from crypto.ids import LeaseId
 from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.program.operations.admin import HeldRound
+from provider_server.rounds.home import settings_of
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Failure, Journal, Unit
 from tenant_client.doctor.workload.descriptor import Descriptor
+from trustee.home import own_card
 
 START_S, VERB_S = 240.0, 300.0  # on a machine that has much else to do
 STOP_S = 20.0
 AT_ONCE = 16
 POLL_S = 0.1
 WORKLOADS, CONTEXTS, LEASES_EACH = 2, 2, 12
-LEAST_COHORT = 3
 WEEKS = 6  # that rounds may be held over: the last whole ones
 LEAST_EPOCH = 13
 OFFLINE = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_PROXY": "*", "no_proxy": "*"}
@@ -53,13 +54,9 @@ poll_s = 0.1
 retry_s = 0.5
 
 [plan]
-owners_minimum = 3
 windows = {windows}
 weeks_per_epoch = {weeks}
-cohort_minimum = {cohort}
-noise_shares = 2
 """
-POLICY_TOML = "owners_minimum = 3\ncohort_minimum = {cohort}\ncolluding_share = 0.3\n"
 TENANT_TOML = "\n[node]\ntick_s = 0.25\nbusy_poll_s = 0.1\nidle_poll_s = 0.3\nheartbeat_s = 10.0\n"
 
 Say = Callable[[str], None]
@@ -112,21 +109,56 @@ class Places:
         return [self.tenant(number) for number in range(1, self.tenants + 1)]
 
     @property
+    def programs(self) -> list[str]:
+        """What runs, by the names of the homes, in the order in which it starts."""
+        return [*(home.name for home in self.trustee_homes), "provider", *(home.name for home in self.tenant_homes)]
+
+    @property
     def invitation(self) -> Path:
         """What the provider hands to everybody."""
         return self.root / "invitation"
 
 
-def hold(places: Places, say: Say) -> HeldRound:
-    """Founds a federation below an empty root, holds one round, stops everything; what `rounds hold --json` printed."""
+def hold(places: Places, say: Say, *, keep: bool = False) -> HeldRound:
+    """Founds a federation below an empty root, and holds one round; what `rounds hold --json` printed.
+
+    Everything is stopped then, or goes on: `stop` beside the homes ends it.
+    """
     say("trustees generate the shared key, the provider founds the federation, tenants enrol")
-    with founded(places):
+    with founded(places), ExitStack() as until_held:
         say("writing made-up jobs into the tenants' journals")
         start_hour = last_week()
         happen(places, start_hour)
-        with running(places, say):
-            say("holding one round")
-            return round_of(places, start_hour)
+        pids = " ".join(str(process.pid) for process in started(places, until_held, say).values())
+        say("holding one round")
+        held = round_of(places, start_hour)
+        if keep:
+            (places.root.parent / "stop").write_text(f"#!/bin/sh\nkill {pids}\n")
+            until_held.pop_all()  # and not closed: nobody ends them here
+        else:
+            say("stopping all programs")
+    return held
+
+
+def left_running(places: Places) -> Iterator[str]:
+    """What a person needs to play with programs that go on."""
+    settings = settings_of(places.provider).listen
+    yield f"provider    {places.provider}, tenants at {settings.host}:{settings.tenants_port}"
+    yield f"            http://127.0.0.1:{settings.metrics_port}/pharoah/readyz"
+    for home in places.trustee_homes:
+        yield f"{home.name}   {home}, at {own_card(home).address}"
+    for home in places.tenant_homes:
+        yield f"{home.name}    {home}"
+    yield f"logs        {places.root}/*.log"
+    yield f"look        pharoah-provider status --home {places.provider}"
+    yield f"stop        sh {places.root.parent / 'stop'}"
+
+
+def kept_homes(out: Path) -> Path:
+    """Where homes are made that stay: below `out`, empty."""
+    shutil.rmtree(out / "homes", ignore_errors=True)
+    (out / "homes").mkdir(parents=True)
+    return (out / "homes").absolute()
 
 
 def round_of(places: Places, start_hour: int) -> HeldRound:
@@ -164,30 +196,27 @@ def ceremony(places: Places, ports: Sequence[int]) -> None:
         for home, dealing in zip(homes, dealings, strict=True)
     )
     together(["trustee", "ceremony", "combine", "--home", str(home), *cards, *dealings] for home in homes)
-    for home, port in zip(homes, ports, strict=True):
-        (home / "trustee.toml").write_text(f'[trustee]\nlisten = "{places.host}:{port}"\n')
 
 
 def enrol(places: Places, ports: Sequence[int], weeks: int) -> None:
     """The provider's home, the tenants' cards, and the invitation that all of them take."""
-    cohort = max(LEAST_COHORT, places.tenants - 1)
     tenants, online, metrics = ports
     places.provider.mkdir(mode=0o700)
     epoch = {"weeks": weeks, "windows": [*range(1, weeks + 1)]}
     listening = {"tenants": tenants, "online": online, "metrics": metrics}
-    settings = PROVIDER_TOML.format(host=places.host, cohort=cohort, **listening, **epoch)
+    settings = PROVIDER_TOML.format(host=places.host, **listening, **epoch)
     (places.provider / "provider.toml").write_text(settings)
-    provider(places, "init", "--host", places.host, "--committee", str(places.trustee(1) / "committee"))
+    provider(places, "init", "--pilot", "--host", places.host, "--committee", str(places.trustee(1) / "committee"))
     cards = [str(home) + ".card" for home in places.tenant_homes]
     together(
         ["tenant_client", "join", "--home", str(home), "--card", card]
         for home, card in zip(places.tenant_homes, cards, strict=True)
     )
     provider(places, "tenants enrol", "--out", str(places.invitation), *cards)
-    together(["tenant_client", "join", "--home", str(home), str(places.invitation)] for home in places.tenant_homes)
+    joining = ["tenant_client", "join", "--pilot", str(places.invitation), "--home"]
+    together([*joining, str(home)] for home in places.tenant_homes)
     together(["trustee", "join", "--home", str(home), str(places.invitation)] for home in places.trustee_homes)
     for home in places.tenant_homes:
-        (home / "policy.toml").write_text(POLICY_TOML.format(cohort=cohort))
         tenant_toml = home / "tenant.toml"
         tenant_toml.write_text(tenant_toml.read_text().partition("[node]")[0] + TENANT_TOML)
 
@@ -277,17 +306,19 @@ def weeks_per_epoch(last: int) -> int:
 def running(places: Places, say: Say) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """All programs, by name, until the context ends; their logs are below `root`."""
     with ExitStack() as stack:
-        programs = {}
-        for home in places.trustee_homes:
-            programs[home.name] = stack.enter_context(program(places, home.name))
-        programs["provider"] = stack.enter_context(program(places, "provider"))
-        for home in places.tenant_homes:
-            programs[home.name] = stack.enter_context(program(places, home.name))
-        say(f"starting {len(programs)} programs")
-        for name, process in programs.items():
-            wait_until_ready(places, name, process)
-        yield programs
-        say("all programs stopped")
+        yield started(places, stack, say)
+        say("stopping all programs")
+
+
+def started(places: Places, stack: ExitStack, say: Say) -> dict[str, subprocess.Popen[bytes]]:
+    """All programs, by name, which do their work; `stack` ends them when it is closed."""
+    programs = {name: start(places, name) for name in places.programs}
+    for process in programs.values():
+        stack.callback(end, process)
+    say(f"starting {len(programs)} programs")
+    for name, process in programs.items():
+        wait_until_ready(places, name, process)
+    return programs
 
 
 READY = {"trustee": "serves at port", "provider": '"event": "serving"', "tenant": '"link": "connected"'}
@@ -301,19 +332,31 @@ COMMANDS = {
 @contextmanager
 def program(places: Places, name: str) -> Iterator[subprocess.Popen[bytes]]:
     """The program that serves the home of that name, terminated when the context ends; its log begins anew."""
-    command = [sys.executable, "-m", *COMMANDS[name.partition("-")[0]], "--home", str(places.root / name)]
-    with (places.root / f"{name}.log").open("wb") as log:
-        command = [*places.wrapped.get(name, ()), *command]
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment())
+    process = start(places, name)
     try:
         yield process
     finally:
-        process.terminate()
-        try:
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
+
+
+def start(places: Places, name: str) -> subprocess.Popen[bytes]:
+    """Starts the program that serves the home of that name, which a Ctrl-C here does not reach."""
+    command = [sys.executable, "-m", *COMMANDS[name.partition("-")[0]], "--home", str(places.root / name)]
+    with (places.root / f"{name}.log").open("wb") as log:
+        command = [*places.wrapped.get(name, ()), *command]
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment(), process_group=0
+        )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Terminates a program, or kills one that does not end."""
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def wait_until_ready(places: Places, name: str, process: subprocess.Popen[bytes]) -> None:

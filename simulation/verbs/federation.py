@@ -10,7 +10,16 @@ from federation.base.clock import now_hour
 from federation.base.console import AsJson, Force, check_new
 from federation.base.screen import say, show, show_json
 from simulation.run.bad_link import settle
-from simulation.run.processes import HeldHere, Places, founded, hold, homes, last_week
+from simulation.run.processes import (
+    HeldHere,
+    Places,
+    founded,
+    hold,
+    homes,
+    kept_homes,
+    last_week,
+    left_running,
+)
 
 
 def federation(
@@ -18,17 +27,28 @@ def federation(
     tenants: Annotated[int, typer.Option(min=4, help="Number of tenants.")] = 4,
     trustees: Annotated[int, typer.Option(min=3, help="Number of trustees.")] = 3,
     *,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the programs running, below --out, to play with.")
+    ] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Found a federation of real programs on this machine, hold one round, and stop them all."""
+    """Found a pilot of real programs on this machine, hold one round, and stop them all, unless they are to go on."""
     began = time.monotonic()
+    if keep and out is None:
+        raise typer.BadParameter("--keep needs a folder: pass --out", param_hint="--keep")
     check_new(out, force=force)
-    with homes(out) as root:
-        result = hold(
-            Places(root, tenants, trustees),
-            lambda text: say(f"[{time.monotonic() - began:5.1f} s] {text}"),
-        )
+
+    def tell(text: str) -> None:
+        say(f"[{time.monotonic() - began:5.1f} s] {text}")
+
+    if keep and out is not None:
+        result = hold(places := Places(kept_homes(out), tenants, trustees), tell, keep=True)
+        for line in left_running(places):
+            say(line)
+    else:
+        with homes(out) as root:
+            result = hold(Places(root, tenants, trustees), tell)
     held: HeldHere = {**result, "total_seconds": round(time.monotonic() - began, 3)}
     if as_json:
         show_json(held)

@@ -9,7 +9,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 
@@ -38,6 +38,7 @@ from tenant_client.rounds.home import open_tenant
 from tenant_client.rounds.network import connect, flower_node
 from tenant_client.rounds.network.anonymous import buying
 from tenant_client.rounds.network.provider_service import Online
+from tenant_client.rounds.policy import Policy, policy_of
 from tenant_client.rounds.tenant import Tenant
 
 logger = logging.getLogger(__name__)
@@ -78,13 +79,18 @@ def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
         anchors = anchoring(home, days * 24 * SECONDS_PER_HOUR) if days else nullcontext()
         buys = buying(home) if settings.checks.anonymous else nullcontext()
         with listening(home), anchors, buys:
-            flower_node.serve(answering(tenant, provider), as_node, stop=stop, heard=_heard)
+            answer = answering(tenant, provider, lambda: policy_of(home))
+            flower_node.serve(answer, as_node, stop=stop, heard=_heard)
 
 
-def answering(tenant: Tenant, provider: Peer) -> Answer:
-    """Answers the provider's questions, after getting the leases that an answer is about."""
+def answering(tenant: Tenant, provider: Peer, policy: Callable[[], Policy]) -> Answer:
+    """Answers the provider's questions, after getting the leases that an answer is about, by the policy of that time.
+
+    PolicyError, and no answer, while policy.toml cannot be used.
+    """
 
     def answer(verb: Query, payload: bytes) -> bytes:
+        tenant.policy = policy()
         window = _leases_needed(tenant, verb, payload)
         if window is not None:
             _take_leases(tenant, provider, *window)

@@ -2,7 +2,7 @@
 
     signing.key  mask.key   32 bytes each, mode 0600
     mask.claim              the time at which the mask key was made
-    policy.toml             optional; defaults apply without it
+    policy.toml             limits of plans, as `join` writes them; defaults apply without it
     tenant.db               journal, ledger, outbox, token cache, and the pinned directory
 
 The directory itself has mode 0700.
@@ -24,7 +24,7 @@ from federation.base.sqlite import reporting
 from federation.protocol.directory import Chain, Member
 from federation.protocol.noise import NoiseSampler
 from tenant_client.doctor.records.database import open_database
-from tenant_client.rounds.policy import Policy, load_policy
+from tenant_client.rounds.policy import FILE, PILOT, SAMPLE, PolicyError, as_pilot, policy_of
 from tenant_client.rounds.tenant import Tenant
 from tenant_client.rounds.tokens import TrusteeService
 
@@ -60,14 +60,28 @@ def joined(home: Path) -> Chain:
         return pinned_directory.pinned(connection)
 
 
+def write_policy(home: Path, *, pilot: bool) -> None:
+    """Writes policy.toml with comments where there is none; with `pilot`, limits that let plans of a pilot through.
+
+    PolicyError where a file that somebody has written would change: no owner's limit is lowered behind its back.
+    """
+    file, shipped = home / FILE, SAMPLE.read_text(encoding="utf-8")
+    if file.exists() and not pilot:
+        return
+    wanted = as_pilot(shipped) if pilot else shipped
+    if file.exists() and file.read_text(encoding="utf-8") not in (shipped, wanted):
+        lines = ", ".join(f"{key} = {value}" for key, value in PILOT.items())
+        raise PolicyError("policy.toml was changed by hand; it stays as it is", hint=f"for a pilot, set in it: {lines}")
+    file.write_text(wanted, encoding="utf-8")
+
+
 def open_tenant(
     home: Path, trustees: Sequence[TrusteeService], random_bytes: RandomBytes, sampler: NoiseSampler
 ) -> Tenant:
     """Opens the tenant of `home`; HomeError names a missing file, NotEnrolled means that no directory is pinned."""
     joined(home)
-    policy = home / "policy.toml"
     signing_key, mask_key = SigningKey(read_key(home / "signing.key")), MaskKey(read_key(home / "mask.key"))
-    limits = load_policy(policy) if policy.exists() else Policy()
+    limits = policy_of(home)
     with ExitStack() as until_open:
         connection = until_open.enter_context(closing(open_database(home / MEMORY)))
         tenant = Tenant(signing_key, mask_key, limits, connection, trustees, random_bytes, sampler)

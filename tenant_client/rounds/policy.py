@@ -1,13 +1,10 @@
 """A tenant's policy: limits for plans. A plan beyond them is refused before anything is counted.
 
-    # policy.toml, all keys optional
-    epsilon_per_window = 1.0
-    delta = 1e-8
-    owners_minimum = 5
-
-The other keys are the fields of `Policy`.
+`policy.toml` beside this file is what `join` writes: every key with its default. A running node reads it anew for every
+question.
 """
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,12 +16,17 @@ import msgspec
 from msgspec import Meta
 
 from crypto.errors import PharoahError, PlanRefused
-from federation.protocol.plan import Plan
+from federation.base.clock import date
+from federation.protocol.plan import PILOT_COHORT, PILOT_OWNERS, Plan
+from federation.protocol.refusals import Rule
 from federation.protocol.toml_tables import convert, loads
 
 if TYPE_CHECKING:
     from federation.protocol.directory import Directory
 
+FILE = "policy.toml"
+SAMPLE = Path(__file__).with_name(FILE)
+PILOT = {"owners_minimum": PILOT_OWNERS, "cohort_minimum": PILOT_COHORT}
 CLOCKS_DIFFER_H = 1.0
 _SLACK = 1 + 1e-9
 Limit = Annotated[int, Meta(ge=0)]
@@ -73,15 +75,34 @@ def load_policy(path: Path) -> Policy:
     return convert(loads(text, path, PolicyError), Policy, path, PolicyError)
 
 
+def policy_of(home: Path) -> Policy:
+    """The policy of a home as it is now; the defaults without a file. PolicyError where it cannot be used."""
+    file = home / FILE
+    return load_policy(file) if file.exists() else Policy()
+
+
+def as_pilot(text: str) -> str:
+    """The sample with the limits of a pilot."""
+    for key, value in PILOT.items():
+        text = re.sub(rf"(?m)^{key} = \d+ ", f"{key} = {value} ", text)
+    return text
+
+
 def check_plan(plan: Plan, policy: Policy, directory: "Directory", now_hour: float, members_seen: int) -> None:
     """Returns if the tenant may answer `plan` at `now_hour`; raises PlanRefused with the first reason why not.
 
     `members_seen` is how many members it saw enrolled at its last round.
     """
     question = _Question(plan, policy, directory, now_hour, members_seen)
-    for rule, hint in _RULES:
-        if reason := rule(question):
-            raise PlanRefused(f"plan {plan.round_id} refused: {reason}", hint=hint)
+    for broken, hint, rule in _RULES:
+        if reason := broken(question):
+            limit = getattr(policy, rule, None)
+            raise PlanRefused(
+                f"plan {plan.round_id} refused: {reason}",
+                hint=hint,
+                rule=rule,
+                limit=limit if isinstance(limit, int | float) else None,
+            )
 
 
 @dataclass(frozen=True)
@@ -142,7 +163,7 @@ def _epoch(at: _Question) -> str:
 def _over(at: _Question) -> str:
     end, now = at.plan.end_hour, at.now_hour
     over = end <= now + CLOCKS_DIFFER_H
-    return "" if over else f"its window ends at hour {end}, and by the clock here it is hour {now:.0f}"
+    return "" if over else f"its window ends on {date(end)}, and by the clock here it is {date(now)} UTC"
 
 
 def _window(at: _Question) -> str:
@@ -200,28 +221,33 @@ def _dimensions(at: _Question) -> str:
     return f"it counts by {foreign}, which the policy does not list" if foreign else ""
 
 
+_PILOT = "; if its owner agreed to a pilot: `pharoah-tenant join --pilot INVITATION`"
 _LENIENT = "the provider must change the plan; relax policy.toml only if the owner of the data agrees"
 _GROWN = (
     "ask who the new members are: if you know as many tenants to be honest as the noise relies on, set honest_minimum"
     " to that number in policy.toml; else the provider must lower honest_minimum in provider.toml"
 )
-# Each rule returns the objection to a plan, "" for none; beside it, the hint. Rules apply in this order.
-_RULES: Sequence[tuple[Callable[[_Question], str], str]] = (
-    (_noise, "the provider must raise the noise scales"),
-    (_work, "the provider must lower the noise scales, or count fewer tables"),
-    (_epsilon, _LENIENT),
-    (_delta, _LENIENT),
-    (_rare_rows, "the provider must merge rows of too few tenants into coarser ones"),
-    (_owners, "trustees hold the provider to the number in the plan; it must be raised there"),
-    (_epoch, "the provider must name the epoch of the window; owners are counted by epoch"),
-    (_over, "a window is counted after its end; if that has passed, compare the clocks of provider and tenant"),
-    (_window, "a lease pays in every window that it is in; the provider must make the windows longer"),
-    (_cohort, _LENIENT),
-    (_honest, "the provider must lower noise_shares, which raises each tenant's noise"),
-    (_thinnest, "the provider must lower honest_minimum, or noise_shares, in provider.toml"),
-    (_growth, _GROWN),
-    (_trustees, _LENIENT),
-    (_strangers, "compare the directories"),
-    (_failures, _LENIENT),
-    (_dimensions, _LENIENT),
+# Each returns the objection to a plan, "" for none; beside it, the hint, and the rule. They apply in this order.
+_RULES: Sequence[tuple[Callable[[_Question], str], str, Rule]] = (
+    (_noise, "the provider must raise the noise scales", Rule.NOISE),
+    (_work, "the provider must lower the noise scales, or count fewer tables", Rule.WORK),
+    (_epsilon, _LENIENT, Rule.EPSILON),
+    (_delta, _LENIENT, Rule.DELTA),
+    (_rare_rows, "the provider must merge rows of too few tenants into coarser ones" + _PILOT, Rule.OWNERS),
+    (_owners, "trustees hold the provider to the number in the plan; it must be raised there" + _PILOT, Rule.OWNERS),
+    (_epoch, "the provider must name the epoch of the window; owners are counted by epoch", Rule.EPOCH),
+    (
+        _over,
+        "a window is counted after its end; if that has passed, compare the clocks of provider and tenant",
+        Rule.CLOCK,
+    ),
+    (_window, "a lease pays in every window that it is in; the provider must make the windows longer", Rule.WINDOW),
+    (_cohort, _LENIENT + _PILOT, Rule.COHORT),
+    (_honest, "the provider must lower noise_shares, which raises each tenant's noise", Rule.HONEST),
+    (_thinnest, "the provider must lower honest_minimum, or noise_shares, in provider.toml", Rule.THINNEST),
+    (_growth, _GROWN, Rule.GROWTH),
+    (_trustees, _LENIENT, Rule.TRUSTEES),
+    (_strangers, "compare the directories", Rule.STRANGERS),
+    (_failures, _LENIENT, Rule.FAILURES),
+    (_dimensions, _LENIENT, Rule.DIMENSIONS),
 )

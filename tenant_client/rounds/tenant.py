@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crypto.codec import decode, digest, encode
-from crypto.errors import PeerFault, PlanRefused
+from crypto.errors import PeerFault, PlanRefused, Refusal
 from crypto.ids import Digest, LeaseId, Nonce, Token, VerifyKey
 from crypto.masking import MaskKey, MaskStream, mask_cells, words_to_bytes
 from crypto.ristretto import RandomBytes
@@ -224,8 +224,18 @@ class Tenant:
                 self.ledger.remember(one, waited_since(one, sets, self.id), self.policy.epsilon_per_window)
 
     def contribute(self, signed_plan: bytes) -> bytes:
-        """The signed contribution to a plan: the kept one if there is one, else a new one, charged and kept."""
+        """The signed contribution to a plan: the kept one if there is one, else a new one, charged and kept.
+
+        Why a plan is refused is kept too, for `status`.
+        """
         plan = self.open_plan(signed_plan)
+        try:
+            return self._contribute(plan, signed_plan)
+        except Refusal as refusal:
+            self.outbox.refuse(plan, refusal)
+            raise
+
+    def _contribute(self, plan: Plan, signed_plan: bytes) -> bytes:
         named = name_of(signed_plan)
         kept = self.outbox.answer(plan.round_id, signed_plan)
         if kept is not None:

@@ -114,3 +114,10 @@ def test_bundles_are_judged_by_weeks_that_came_after_them(history: History) -> N
     low = publication_gate.outlook(releases, leases, [bundle(releases[:1], leases, 0.01)]).calibration
     assert low is not None
     assert low.predicted.sum() < seen.calibration.predicted.sum() / 2  # units count one failure at most
+
+
+@pytest.mark.nightly
+def test_a_bundle_that_predicts_no_failure_is_not_calibrated(history: History) -> None:
+    """As one of few and noisy counts may; a provider goes on all the same."""
+    releases, leases = history
+    assert publication_gate.outlook(releases, leases, [bundle(releases[:1], leases, 0.0)]).calibration is None

@@ -8,7 +8,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from flwr.serverapp import ServerApp
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from crypto.errors import AlreadyAnswered, PlanRefused, Refusal, Unreachable
+from crypto.errors import AlreadyAnswered, CohortTooSmall, PlanRefused, Refusal, Unreachable
 from crypto.signing import SigningKey
 from federation.base.catalogue_file import write_catalogue
 from federation.base.logs import Format, JsonLines, configure
@@ -32,14 +32,16 @@ from provider_server.program.cli import app
 from provider_server.program.metrics import Metrics
 from provider_server.program.operations import round_runner
 from provider_server.program.operations.admin import operator_app, watching_app
-from provider_server.program.operations.round_runner import Rounds, Watched
+from provider_server.program.operations.round_runner import Rounds, TooFewTenants, Watched
+from provider_server.rounds.looking import refusals
 from provider_server.rounds.network.connections import DEFAULT_LIMITS
 from provider_server.rounds.network.listeners import Listener, private_socket
 from provider_server.rounds.network.superlink import RegisteredNode, RunFailed, SuperLink, UnusableNodeKey
 from provider_server.rounds.planning import NothingToCount
 from provider_server.rounds.provider import WeekHeld
+from provider_server.rounds.readiness import Known
 from provider_server.rounds.schedule import BadWindow, Window
-from provider_server.rounds.settings import ProviderSettings, Rounds as RoundsTable
+from provider_server.rounds.settings import PlanTable, ProviderSettings, Rounds as RoundsTable
 from provider_server.rounds.store.claims import RoundsHeld
 from provider_server.rounds.store.round_store import LostStep
 from provider_server.rounds.week import MaskHolder, Stage
@@ -49,6 +51,7 @@ from tenant_client.doctor.records.database import selection_key
 from tenant_client.doctor.workload.descriptor import own_sketch, rungs
 from tenant_client.rounds.network.flower_app import client_app
 from tests.support import schemas
+from tests.support.changing import replace
 from tests.support.factories import a_descriptor
 from tests.support.federations import WEEKS, Answerer, Grounds, begin, fail, lease_id
 from tests.support.seats import mask_key_of
@@ -76,6 +79,7 @@ class LocalLink:
     keys: list[str] = field(default_factory=list)
     runs: int = 0
     is_broken: bool = False
+    named: bool = False
 
     def register(self, key: str) -> int:
         if not key.startswith("ecdsa-sha2-nistp384 "):
@@ -86,7 +90,10 @@ class LocalLink:
     def nodes(self) -> tuple[RegisteredNode, ...]:
         if self.is_broken:
             raise RunFailed("Flower does not answer")
-        return tuple(RegisteredNode(n, "", n not in self.silent) for n in range(len(self.federation.tenants)))
+        return tuple(
+            RegisteredNode(n, f"key {n}" if self.named else "", n not in self.silent)
+            for n in range(len(self.federation.tenants))
+        )
 
     def run(self, app: ServerApp) -> None:
         self.runs += 1
@@ -117,7 +124,7 @@ class Running:
     last: Failing
     now_hour: float = SETTLED
 
-    def rounds(self, every: Any = "week", founded_hour: float = 0.0) -> Rounds:
+    def rounds(self, every: Any = "week", founded_hour: float = 0.0, look: Any = None) -> Rounds:
         trustees: list[MaskHolder] = [*self.federation.trustees[:-1], self.last]
         return Rounds(
             self.federation.provider,
@@ -128,6 +135,7 @@ class Running:
             self.metrics,
             lambda: self.now_hour,
             founded_hour,
+            look,
         )
 
     def value(self, name: str, **labels: str) -> float | None:
@@ -421,7 +429,7 @@ def test_a_week_is_held_once(running: Running) -> None:
     rounds = running.rounds("manual")
     assert rounds.hold(None)["end_hour"] == 168
     for window in (None, (0, 168)):
-        with pytest.raises(WeekHeld, match="0–168"):
+        with pytest.raises(WeekHeld, match="1970-01-01 to 1970-01-08"):
             rounds.hold(window)
     assert len(running.federation.provider.store.releases()) == 1
 
@@ -661,6 +669,61 @@ def test_without_tenants_it_is_not_ready(idle: Running) -> None:
     provider = idle.federation.provider
     provider.members.enrol([], [tenant.id for tenant in idle.federation.tenants])
     assert idle.rounds().not_ready() == "no tenant is enrolled"
+
+
+def test_what_the_next_round_lacks_is_told_beside_readiness_and_before_anybody_is_asked(running: Running) -> None:
+    rounds = running.rounds("manual", look=lacking_tenants(running))
+    with pytest.raises(TooFewTenants, match="tenants enrolled for cohort_minimum: 4 of 10") as refusal:
+        rounds.hold(None)
+    assert "owners_minimum: 4 of 5" in refusal.value.hint
+    assert running.link.runs == 0
+    assert not rounds.step()
+    assert running.value("pharoah_round_lacking") == 3  # and leases
+    with served(watching_app(running.metrics, rounds.not_ready, lambda: rounds.lacked)) as client:
+        answer = client.get("/pharoah/readyz")
+    assert answer.status_code == 200
+    first, second, *_ = answer.text.splitlines()
+    assert (first, second[:45]) == ("ready", "lacking tenants enrolled for cohort_minimum: ")
+
+
+def lacking_tenants(running: Running) -> Callable[[Iterable[RegisteredNode], Window | None], Known]:
+    directory = running.federation.provider.directory
+    plan = PlanTable().settings
+    return lambda _nodes, window: Known(plan, directory, {}, window or (0, 168), running.now_hour, running.now_hour)
+
+
+def test_a_plan_that_all_refuse_is_told_with_the_rule_and_the_tenants_names(
+    running: Running, records: pytest.LogCaptureFixture
+) -> None:
+    provider, tenants = running.federation.provider, running.federation.tenants
+    for number, tenant in enumerate(tenants):
+        provider.store.add_node_key(tenant.id, f"key {number}")
+        provider.members.name(tenant.id, f"lab-{number}")
+        tenant.policy = replace(tenant.policy, owners_minimum=5)
+    running.link.named = True
+    settings = Known(
+        provider.settings,
+        provider.directory,
+        provider.members.names(),
+        (0, 168),
+        SETTLED,
+        SETTLED,
+        leases=provider.store.leases(0, 168),
+    )
+    rounds = running.rounds("manual", look=lambda _nodes, _window: replace(settings, refusals=refusals(provider.store)))
+    with pytest.raises(CohortTooSmall) as refusal:
+        rounds.hold(None)
+    who = "lab-0, lab-1, lab-2, lab-3"
+    least = provider.settings.owners_minimum
+    assert f"4 of 4 refused: owners_minimum {least} is below their policy's 5 ({who})" in refusal.value.what
+    assert (
+        f"lacking tenants that accept the plan: 0 of {provider.settings.cohort_minimum} ({who})" in refusal.value.hint
+    )
+    assert f"({who})" in events(records, "round")[-1]["message"]
+    for tenant in tenants:  # their owners agree
+        tenant.policy = replace(tenant.policy, owners_minimum=least)
+    assert rounds.hold(None)["contributors"] == TENANTS
+    assert refusals(provider.store) == []
 
 
 @pytest.mark.nightly

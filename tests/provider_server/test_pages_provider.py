@@ -32,7 +32,7 @@ from provider_server.fleet.hints.node_reports import NodeReport, keep as keep_re
 from provider_server.fleet.learning.votes import SuspectedPart
 from provider_server.fleet.parts import FabricParts
 from provider_server.program.cli import app
-from provider_server.program.pages import serving
+from provider_server.program.pages import serving, views
 from provider_server.program.pages.app import STATIC
 from provider_server.program.pages.fabric import NO_COUNT, SUSPECTED, PaceView, SpeedView, fabric
 from provider_server.program.pages.findings import Event, days, filtered
@@ -54,9 +54,11 @@ from provider_server.program.pages.login import (
 from provider_server.program.pages.serving import PageInTheClear, listening
 from provider_server.program.pages.sessions import IDLE_S, LONGEST_S, MOST_SESSIONS, Sessions
 from provider_server.program.pages.snapshot import Reader, Snapshot, Votes, context_names
-from provider_server.program.pages.views import View, view
+from provider_server.program.pages.views import View
 from provider_server.program.verbs.opening import opened
 from provider_server.program.verbs.page import plans
+from provider_server.rounds.planning import PlanSettings
+from provider_server.rounds.readiness import Known
 from provider_server.rounds.store.round_store import RoundState
 from provider_server.rounds.store.store import Store
 from simulation.run.play import settings_of
@@ -77,7 +79,7 @@ NOW = (WEEKS + 1) * HOURS_PER_WEEK + 24.0
 PLANS = settings_of(SCENARIO)
 PARTS = {
     "overview": {
-        *("now", "overdue_hours", "tenants", "trustees", "suspects"),
+        *("now", "overdue_hours", "pilot", "lacking", "next_due_hour", "tenants", "trustees", "suspects"),
         *("unpublished", "alarms", "rounds", "spent", "bundles", "events"),
     },
     "fleet": {"number", "description", "rate", "low", "high", "nodes_by_level", "nodes", "nodes_left_out"},
@@ -108,7 +110,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
 @pytest.fixture(scope="module")
 def site(shown: Shown) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(serving, "view", looked_at)
+        patched.setattr(serving, "view", lambda seen, *_, **more: looked_at(seen, NOW, 24, PLANS, more["plans"]))
         with listening(shown.provider, None, "127.0.0.1", 0, lambda: NOW, lambda now_h: advice(shown)) as address:
             yield address.rstrip("/")
 
@@ -154,6 +156,13 @@ def suspicions(seen: Snapshot) -> Votes:
     )
 
 
+def view(seen: Snapshot, hour: float, settle_hours: int, settings: PlanSettings, *rest: Any, **known: Any) -> View:
+    """All pages at an hour, of a federation of whose next round nothing else is known."""
+    window = (int(hour) - HOURS_PER_WEEK, int(hour))
+    looked = Known(settings, seen.directory, {}, window, due_hour=hour, now_hour=hour, **known)
+    return views.view(seen, looked, settle_hours, plans=rest[0] if rest else None)
+
+
 def looked_at(seen: Snapshot, *rest: Any) -> View:
     """A view of a federation that has counted votes, and of contexts of which one is slow."""
     paces = (
@@ -175,7 +184,7 @@ def test_rounds_are_those_of_the_store_and_the_late_are_named(seen: Snapshot, to
     assert [one.state for one in overview.rounds] == ["collecting", *["released"] * WEEKS]
     assert [one.contributors for one in overview.rounds] == [None, *[TENANTS] * WEEKS]
     assert overview.now is not None
-    assert set(overview.now.late_tenants) == {tenant[:8] for tenant in shown.late}
+    assert set(overview.now.late_tenants) == {tenant[:12] for tenant in shown.late}
     assert (overview.now.answered, overview.now.tenants) == (ANSWERED, TENANTS)
     assert overview.now.late_trustees == ()
     plan = seen.releases[0].plan

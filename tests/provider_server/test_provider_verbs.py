@@ -171,6 +171,40 @@ def test_a_tenant_leaves_by_its_id_and_only_once(home: Path, card: Path) -> None
     assert not (home.parent / "no").exists()
 
 
+def test_tenants_have_names_which_are_taken_in_place_of_ids(home: Path, card: Path, tmp_path: Path) -> None:
+    told("tenant", "join", "--home", tmp_path / "b", "--card", tmp_path / "b.card")
+    out, other = tmp_path / "invitation", tmp_path / "b.card"
+    both = told(
+        "provider", "tenants", "enrol", "--home", home, "--out", out, card, other, "--name", "acme", "--name", "b"
+    )
+    assert [row["name"] for row in both] == ["acme", "b"]
+    taken = call("provider", "tenants", "enrol", "--home", home, "--out", out, card, "--name", "b")
+    assert (taken.exit_code, "is called 'b' already" in taken.stderr) == (2, True)
+    assert call("provider", "tenants", "enrol", "--home", home, "--out", out, card, other, "--name", "b").exit_code == 2
+    assert told("provider", "tenants", "revoke", "acme", "--home", home) == [{"tenant": both[0]["tenant"]}]
+    assert told("provider", "tenants", "revoke", both[1]["tenant"][:6], "--home", home) == [
+        {"tenant": both[1]["tenant"]}
+    ]
+    nobody = call("provider", "tenants", "revoke", "", "--home", home)
+    assert (nobody.exit_code, "0 tenants found for '', not one" in nobody.stderr) == (2, True)
+    left = call("provider", "tenants", "enrol", "--home", home, "--out", out, "--remove", "acme")
+    assert f"acme ({both[0]['tenant']}) has left" in left.stderr
+    assert "the next round lacks tenants enrolled for cohort_minimum: 1 of 10" in left.stderr
+    rows = told("provider", "tenants", "list", "--home", home)
+    assert [(row["name"], row["left"]) for row in rows] == [("b", False), ("acme", True)]
+
+
+def test_a_pilot_begins_and_ends_by_one_command(home: Path) -> None:
+    begun = told("provider", "rounds", "pilot", "--home", home)[0]
+    assert begun == {"pilot": True, "owners_minimum": 3, "cohort_minimum": 3}
+    said = call("provider", "rounds", "pilot", "--home", home).stderr
+    assert "by default 5 and 10" in said
+    assert "a job pays epsilon in each week" in said
+    ended = told("provider", "rounds", "pilot", "--end", "--home", home)[0]
+    assert ended == {"pilot": False, "owners_minimum": 5, "cohort_minimum": 10}
+    assert load(ProviderSettings, home / "provider.toml", {}) == ProviderSettings()
+
+
 def test_a_bad_card_enrols_nobody(home: Path, card: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.card"
     whole = card.read_bytes()
@@ -425,5 +459,7 @@ def test_tenants_are_listed_with_their_accounts(home: Path, card: Path) -> None:
     settings.write_text(
         settings.read_text().replace("slurm_accounts = {}", f'slurm_accounts = {{ "Lab-A" = "{tenant}" }}')
     )
-    assert told("provider", "tenants", "list", "--home", home) == [{"tenant": tenant, "accounts": ["lab-a"]}]
-    assert call("provider", "tenants", "--home", home).stdout == f"{tenant} lab-a\n"
+    assert told("provider", "tenants", "list", "--home", home) == [
+        {"tenant": tenant, "name": "tenant", "accounts": ["lab-a"], "left": False}
+    ]
+    assert call("provider", "tenants", "--home", home).stdout == f"tenant         {tenant}  lab-a\n"

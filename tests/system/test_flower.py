@@ -426,6 +426,9 @@ def test_a_superlink_that_cannot_answer_for_a_moment_is_asked_again() -> None:
         (Error(Fault.REFUSAL, "A" * 65), "unnamed"),
         (Error(Fault.REFUSAL, "Bürger"), "unnamed"),
         (Error(Fault.REFUSAL), "unnamed"),
+        (Error(Fault.REFUSAL, "PlanRefused owners_minimum 5"), "PlanRefused owners_minimum 5"),
+        (Error(Fault.REFUSAL, "PlanRefused forged 5"), "unnamed"),
+        (Error(Fault.REFUSAL, "PlanRefused owners_minimum inf"), "unnamed"),
         (
             Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, f"<class 'KeyError'>:<'{SECRET}'>"),
             "CLIENT_APP_RAISED_EXCEPTION",

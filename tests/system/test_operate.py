@@ -12,6 +12,7 @@ from provider_server.program.metrics import Metrics
 from provider_server.program.outputs.node_metrics import NodeMetrics, PlanMetrics
 from provider_server.rounds.settings import ProviderSettings
 from tenant_client.doctor.settings import TenantSettings
+from tenant_client.rounds.policy import Policy
 from trustee.settings import TrusteeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,7 +66,11 @@ def test_every_setting_is_there_with_its_default() -> None:
         for part, keys in msgspec.to_builtins(kind()).items()
         for key, value in keys.items()
     ]
-    assert documented == expected
+    limits = [
+        ("policy.toml", key, str(list(value) if isinstance(value, tuple) else value) if value is not None else "")
+        for key, value in msgspec.to_builtins(Policy(), builtin_types=()).items()
+    ]
+    assert documented == expected + limits
 
 
 def test_every_metric_is_there() -> None:

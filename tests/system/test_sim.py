@@ -22,6 +22,7 @@ from provider_server.program.pages.serving import listening as provider_page
 from provider_server.program.pages.snapshot import Reader
 from provider_server.program.pages.views import view
 from provider_server.rounds.planning import PlanSettings
+from provider_server.rounds.readiness import Known
 from provider_server.rounds.store.store import Store
 from tenant_client.program.pages.serving import listening as tenant_page
 from tests.support import schemas
@@ -153,7 +154,9 @@ def test_the_pages_of_both_sides_open_in_the_homes_of_a_run(played: Path) -> Non
     with provider_page(provider, None, "127.0.0.1", 0) as address:
         assert httpx.get(f"{address}login").status_code == 200
     with closing(Store(provider / "provider.db", create=False)) as store:
-        shown = view(Reader(provider, store).snapshot(), now_hour(), 24, PlanSettings(1.0, 1e-8, 10, 9))
+        seen, now = Reader(provider, store).snapshot(), now_hour()
+        settings = PlanSettings(1.0, 1e-8, 10, 9)
+        shown = view(seen, Known(settings, seen.directory, {}, (int(now) - 168, int(now)), now, now), 24)
     assert not shown.overview.overdue_hours
     assert {curve.panel for curve in shown.hazards} == {"A100 rack A", "H100 rack A", "H200 rack A"}
     with tenant_page(tenant, "127.0.0.1", 0) as address:

@@ -178,17 +178,19 @@ def test_the_verbs_say_when_windows_count_again_and_what_was_given_back(tmp_path
     (home / "policy.toml").write_text("owners_minimum = 3\ncohort_minimum = 3\ncolluding_share = 0.3\n")
     (tmp_path / "plan").write_bytes(signed(SECOND))
     told = call("privacy", "preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
-    assert "counts from hour" not in told.stdout
+    assert "counts from" not in told.stdout
     assert "each count + noise + masks mod 2^64" in told.stdout
     with closing(open_tenant(home, (), os.urandom, InsecureSilence())) as tenant:
         tenant.contribute(signed(a_plan()))
         tenant.end(shown(ended(a_plan(), (1, 2, 3))))
     told = call("privacy", "preview", "--home", str(home), "--plan", str(tmp_path / "plan"))
-    assert "counts from hour 0: windows that were not counted before are included;" in told.stdout
+    assert "counts from 1970-01-01 on: windows that were not counted before are included;" in told.stdout
     assert "a job that ran in all of them pays epsilon 2.000" in told.stdout
     told = call("privacy", "budget", "--home", str(home))
     assert "limit per job and window: epsilon 1 at delta 1e-08" in told.stdout
-    assert "hours      0–168    0 rounds  spent 0.000  left 1.000  (1 round given back: not opened)" in told.stdout
+    assert (
+        "1970-01-01 to 1970-01-08  0 rounds  spent 0.000  left 1.000  (1 round given back: not opened)" in told.stdout
+    )
 
 
 def test_a_previewed_cell_is_the_one_that_carries_the_count(tmp_path: Path) -> None:

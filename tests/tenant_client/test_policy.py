@@ -13,6 +13,7 @@ from scipy.stats import nbinom
 
 from crypto.errors import PlanRefused
 from crypto.masking import MaskKey
+from federation.base.clock import date
 from federation.protocol.directory import Directory
 from federation.protocol.plan import (
     HOURS_PER_WEEK,
@@ -37,6 +38,7 @@ from tests.support.factories import (
 )
 
 LENIENT = "the provider must change the plan; relax policy.toml only if the owner of the data agrees"
+PILOT = "; if its owner agreed to a pilot: `pharoah-tenant join --pilot INVITATION`"
 PLAN = a_plan()
 NOW = 1000.0 * HOURS_PER_WEEK  # by then all windows are over but the one that is not
 STRANGE_KEY = MaskKey(bytes(32)).public
@@ -104,13 +106,13 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
         owned(PLAN, 2),
         {"owners_minimum": 2},
         f"row workload: {PLAN.dimensions[0].levels[-1]} has 2 owners, the policy wants 3",
-        "the provider must merge rows of too few tenants into coarser ones",
+        "the provider must merge rows of too few tenants into coarser ones" + PILOT,
     ),
     "owners promised": (
         a_plan(owners_minimum=2),
         {"owners_minimum": 2},
         "it promises 2 owners per row, the policy wants 3",
-        "trustees hold the provider to the number in the plan; it must be raised there",
+        "trustees hold the provider to the number in the plan; it must be raised there" + PILOT,
     ),
     "epoch": (
         replace(PLAN, epoch=1),
@@ -127,14 +129,14 @@ REFUSED: Mapping[str, tuple[Plan, Mapping[str, Any] | None, str, str]] = {
     "not over": (
         in_week(1000),
         None,
-        "its window ends at hour 168168, and by the clock here it is hour 168000",
+        "its window ends on 1989-03-09, and by the clock here it is 1989-03-02 UTC",
         "a window is counted after its end; if that has passed, compare the clocks of provider and tenant",
     ),
     "cohort": (
         a_plan(cohort_minimum=COHORT - 1, noise_shares=1),
         {"cohort_minimum": COHORT - 1},
         "its cohort minimum 2 is below the policy's 3",
-        LENIENT,
+        LENIENT + PILOT,
     ),
     "colluders": (
         a_plan(noise_shares=3),
@@ -215,14 +217,14 @@ def test_a_window_is_over_by_the_clock_here_or_by_one_that_is_an_hour_ahead(week
     for early in (0.0, 0.5, CLOCKS_DIFFER_H):
         checked(plan, now_hour=plan.end_hour - early)
     for early in (1.001, 2.0, float(HOURS_PER_WEEK)):
-        with pytest.raises(PlanRefused, match=f"its window ends at hour {plan.end_hour}, and by the clock here"):
+        with pytest.raises(PlanRefused, match=f"its window ends on {date(plan.end_hour)}, and by the clock here"):
             checked(plan, now_hour=plan.end_hour - early)
     assert CLOCKS_DIFFER_H == 1.0
 
 
 def test_nothing_but_the_clock_stands_against_a_plan_for_the_year_2966() -> None:
     plan = in_week((2966 - 1970) * 365 // 7)
-    with pytest.raises(PlanRefused, match="by the clock here it is hour 490000"):
+    with pytest.raises(PlanRefused, match="by the clock here it is 2025-11-24 16:00 UTC"):
         checked(plan, now_hour=490_000.0)
     checked(plan, now_hour=float(plan.end_hour))
 

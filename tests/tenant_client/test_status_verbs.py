@@ -18,17 +18,21 @@ import provider_server.program.cli
 import simulation.cli
 import tenant_client.program.cli
 import trustee.cli
+from crypto.errors import PlanRefused
 from crypto.ids import LeaseId
 from federation.base.clock import now_hour
+from federation.base.pinned_directory import pin
 from federation.protocol.causes import CAUSES
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
+from provider_server.rounds.readiness import What
 from tenant_client.doctor.advice.hints import HintLog
 from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.outbox import Outbox
 from tenant_client.doctor.sources.reasons import REASONS
 from tests.provider_server.test_provider_verbs import committee as committee, held as held, home as home
 from tests.support import schemas
-from tests.support.factories import NO_SIGNATURE
+from tests.support.factories import NO_SIGNATURE, a_plan, keys
 from tests.support.federations import WEEKS
 
 CLI = {
@@ -236,7 +240,54 @@ def test_status_of_a_provider_says_the_last_round(held: Path) -> None:
     assert (last["start_hour"], last["end_hour"], last["state"], last["contributions"]) == (*WEEKS[1], "released", 4)
     assert view["due_window"] == [336, 504]
     assert code == 1
-    assert "are due: run `pharoah-provider serve`" in view["attention"][0]
+    assert any("is due: run `pharoah-provider serve`" in line for line in view["attention"])
+    assert view["lacking"] == []
+
+
+def test_with_the_defaults_four_tenants_are_told_that_no_round_can_succeed(
+    held: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHAROAH_PLAN_COHORT_MINIMUM", "10")
+    monkeypatch.setenv("PHAROAH_PLAN_OWNERS_MINIMUM", "5")
+    code, view = told("provider", "status", "--home", held)
+    lacks = {one["what"]: (one["have"], one["need"]) for one in view["lacking"]}
+    assert (code, view["pilot"], lacks[What.COHORT], lacks[What.OWNERS]) == (1, False, (4, 10), (4, 5))
+    assert set(view["lacking"][0]) >= {"what", "have", "need", "who", "do"}
+    said = call("provider", "status", "--home", held).stdout
+    assert "lacking     tenants enrolled for cohort_minimum: 4 of 10: enrol 6 more, or run a pilot" in said
+    check = told("provider", "serve", "--check", "--home", held)[1]["checks"]
+    (asked,) = (one for one in check if one["name"] == "next_round")
+    assert [one["what"] for one in asked["lacking"]][:2] == [What.COHORT, What.OWNERS]
+    assert asked["fine"]
+    monkeypatch.setenv("PHAROAH_PLAN_COHORT_MINIMUM", "3")
+    monkeypatch.setenv("PHAROAH_PLAN_OWNERS_MINIMUM", "3")
+    assert "pilot" in call("provider", "status", "--home", held).stdout
+
+
+def test_a_trustee_that_does_not_answer_is_shown_down(committee: Path, tmp_path: Path) -> None:
+    home = tmp_path / "provider"
+    call("provider", "init", "--home", home, "--committee", committee, "--pilot")
+    _, view = told("provider", "status", "--home", home)
+    assert [one["up"] for one in view["trustee_states"]] == [False] * 3
+    address = view["trustee_states"][0]["address"]
+    assert f"{address} does not answer" in call("provider", "status", "--home", home).stdout
+    assert view["pilot"]
+
+
+def test_status_of_a_tenant_says_that_the_last_plan_was_refused_and_what_to_do(tmp_path: Path) -> None:
+    with closing(open_database(tmp_path / "tenant.db")) as connection:
+        refusal = PlanRefused("plan 1 refused: row a has 3 owners, the policy wants 5", hint="ask for another")
+        Outbox(connection).refuse(a_plan(), refusal)
+        (tmp_path / "signing.key").touch()
+        pin(connection, [keys().founding])
+    code, view = told("tenant", "status", "--home", tmp_path)
+    assert (code, view["refused_plan"]["why"], view["due"]) == (1, refusal.what, refusal.hint)
+    said = call("tenant", "status", "--home", tmp_path).stdout
+    assert "last plan   refused (1970-01-01 to 1970-01-08): plan 1 refused: row a has 3 owners" in said
+    with closing(open_database(tmp_path / "tenant.db")) as connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        Outbox(connection).keep(a_plan().round_id, b"", b"")  # an answered plan is the newest
+    assert told("tenant", "status", "--home", tmp_path)[1]["refused_plan"] is None
 
 
 def test_a_provider_that_can_start_is_told_so_and_one_that_cannot_why(home: Path) -> None:

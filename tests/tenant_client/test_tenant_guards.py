@@ -13,6 +13,7 @@ from crypto.codec import decode, digest
 from crypto.errors import DecodeError, PeerFault, PlanRefused
 from crypto.ids import MaskPublicKey
 from crypto.masking import Words
+from federation.base.clock import date
 from federation.protocol.bundle import Bundle
 from federation.protocol.directory import Chain
 from federation.protocol.noise import Integers, SystemSampler
@@ -47,7 +48,7 @@ def a_plan_of(epoch: int) -> Plan:
 def test_a_plan_for_the_year_2966_costs_no_window_of_the_time_until_then(cast: Cast) -> None:
     plan = a_plan_of(FAR)
     tenant = cast.tenant(sampler=NoMoreNoise())
-    with pytest.raises(PlanRefused, match=f"its window ends at hour {plan.end_hour}, and by the clock here it is"):
+    with pytest.raises(PlanRefused, match=f"its window ends on {date(plan.end_hour)}, and by the clock here it is"):
         tenant.contribute(signed(plan))
     assert nothing_paid(tenant, plan)
     assert tenant.ledger.spent(0, plan.end_hour) == NO_LOSS
@@ -75,7 +76,7 @@ def test_a_window_is_refused_until_it_is_over(cast: Cast) -> None:
     tenant = cast.tenant(clock=lambda: hours[0])
     for hour in (0.0, 84.0, 168 - CLOCKS_DIFFER_H - 0.01):
         hours[0] = hour
-        with pytest.raises(PlanRefused, match="its window ends at hour 168"):
+        with pytest.raises(PlanRefused, match="its window ends on 1970-01-08"):
             tenant.contribute(signed(a_plan()))
         assert nothing_paid(tenant, a_plan())
     hours[0] = 168.0

@@ -65,10 +65,10 @@ def test_a_node_that_missed_the_question_for_its_leases_counts_them_all_the_same
     there.record([Failure(str(lease), 20.0, 19.0, "nvlink_error")])
     plan = a_plan()
     assert not there.journal.labels(str(lease))  # so its failures have no place in any table
-    answering(there, provider)(Query.CONTRIBUTION, signed(plan))  # type: ignore[arg-type]
+    answering(there, provider, lambda: there.policy)(Query.CONTRIBUTION, signed(plan))  # type: ignore[arg-type]
     assert there.journal.labels(str(lease)).keys() == {"context", "context_level", *LADDER_LABELS}
     assert [open_signed(LeaseRequest, one, keys().tenants[0][0].public).start_hour for one in provider.questions] == [1]
-    answering(there, provider)(Query.CONTRIBUTION, signed(plan))  # type: ignore[arg-type]
+    answering(there, provider, lambda: there.policy)(Query.CONTRIBUTION, signed(plan))  # type: ignore[arg-type]
     assert len(provider.questions) == 1  # nothing waits any more
 
 

@@ -11,6 +11,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache, cached_property
 from itertools import combinations
 from pathlib import Path
@@ -35,6 +36,7 @@ from crypto.threshold import GroupKey, KeyShare, TrusteeFault, combine_evaluatio
 from crypto.voprf import Evaluation, Proof, blind, evaluate, finalize
 from federation.base.key_files import HomeError
 from federation.base.pinned_directory import NotEnrolled
+from federation.base.settings import load
 from federation.protocol.ceremony import (
     CeremonyRefused,
     Committee,
@@ -67,6 +69,7 @@ from tests.support.changing import replace
 from tests.support.curve25519 import aliases
 from trustee import home as trustee_home
 from trustee.cli import app
+from trustee.settings import TrusteeSettings, TrusteeTable
 from trustee.trustee import TrusteeLimits
 
 T, N = 3, 5
@@ -739,7 +742,7 @@ def test_secrets_are_private_files_and_never_shown(ceremony: Ceremony, caplog: p
         home = ceremony.home(number)
         assert mode(home) == 0o700
         assert {file.name: mode(file) for file in home.iterdir()} == dict.fromkeys(
-            [*SECRET_FILES, "tls.crt", "trustee.card", "committee", "trustee.db"], 0o600
+            [*SECRET_FILES, "tls.crt", "trustee.card", "trustee.toml", "committee", "trustee.db"], 0o600
         )
     public = [*ceremony.cards, *ceremony.dealings, ceremony.home(0) / "committee", ceremony.folder / "invitation"]
     seen = "".join([*ceremony.said, caplog.text]).encode() + b"".join(file.read_bytes() for file in public)
@@ -747,6 +750,20 @@ def test_secrets_are_private_files_and_never_shown(ceremony: Ceremony, caplog: p
         assert secret not in seen
         assert secret.hex().encode() not in seen
         assert repr(secret).encode() not in seen
+
+
+@pytest.mark.parametrize(
+    ("address", "listen"),
+    [
+        ("trustee-1.example:7101", "0.0.0.0:7101"),
+        ("127.0.0.1:7101", "127.0.0.1:7101"),
+        ("localhost:81", "localhost:81"),
+        ("[2001:db8::7]:7101", "[::]:7101"),
+    ],
+)
+def test_a_trustee_listens_at_the_port_of_its_address(address: str, listen: str, tmp_path: Path) -> None:
+    trustee_home.create(tmp_path / "trustee", address, [], os.urandom, datetime.now(UTC))
+    assert load(TrusteeSettings, tmp_path / "trustee" / "trustee.toml", {}).trustee == TrusteeTable(listen=listen)
 
 
 def secrets(ceremony: Ceremony) -> Iterator[bytes]:

@@ -118,13 +118,18 @@ def outlook(releases: Sequence[Release], leases: Sequence[Lease], bundles: Seque
         in_force = _in_force(said, made)
         predicted = Model.of_bundle(in_force or said[0]).predict(made, releases[:place], leases)
         predictions.append(predicted if in_force else predicted.times(np.zeros((1, 1))))  # passed over
-        if in_force:
+        if in_force and _predicts(predicted, _hazards(made)):
             tables.append((predicted, _hazards(made)))
     if not tables:
         return Outlook((), None)
     hours = float(np.mean([made.plan.end_hour - made.plan.start_hour for made in releases]))
     raised = alarms(watched(releases, predictions), windows_between(hours))
     return Outlook(raised, calibrate([one for one, _ in tables], [table for _, table in tables]))
+
+
+def _predicts(prediction: Prediction, table: LifeTable) -> bool:
+    """Whether a failure is predicted at all; a model of few noisy counts may predict none, and is not calibrated."""
+    return float(prediction.expected(table).mean[table.exposure_node_hours > 0].sum()) > 0
 
 
 def _in_force(bundles: Sequence[Bundle], window: Release) -> Bundle | None:

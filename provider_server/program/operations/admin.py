@@ -8,13 +8,13 @@ At the Unix socket `control.sock` in the provider's home, which only its own acc
 On the loopback interface, read-only, for Prometheus and any account:
 
     GET  /pharoah/healthz   200 while the process runs
-    GET  /pharoah/readyz    200 while it can hold rounds, else 503 with the reason
+    GET  /pharoah/readyz    200 while it can hold rounds, else 503 with the reason; then what the next round lacks
     GET  /pharoah/metrics   Prometheus' text format
 
 The loopback interface answers only requests with its own name as host (`federation.base.web.guard`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypedDict
 
 from fastapi import FastAPI, Response
@@ -24,6 +24,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from crypto.errors import PharoahError
 from federation.base.web.guard import Asgi, guarded
 from provider_server.program.metrics import Metrics
+from provider_server.rounds.readiness import Lack
 from provider_server.rounds.schedule import BadWindow, Window
 
 
@@ -81,8 +82,8 @@ def operator_app(ready: Callable[[], Holder]) -> FastAPI:
     return app
 
 
-def watching_app(metrics: Metrics, not_ready: Callable[[], str]) -> Asgi:
-    """Health and metrics; `not_ready` returns why no round can be held, empty if one can."""
+def watching_app(metrics: Metrics, not_ready: Callable[[], str], lacked: Callable[[], Sequence[Lack]] = tuple) -> Asgi:
+    """Health and metrics; `not_ready` says why no round can be held, empty if one can, `lacked` what the next lacks."""
     app = FastAPI(openapi_url=None)
 
     @app.get("/pharoah/healthz")
@@ -92,7 +93,8 @@ def watching_app(metrics: Metrics, not_ready: Callable[[], str]) -> Asgi:
     @app.get("/pharoah/readyz")
     def readyz() -> Response:
         reason = not_ready()
-        return PlainTextResponse(f"{reason or 'ready'}\n", 503 if reason else 200)
+        lines = [reason or "ready", *(f"lacking {lack}" for lack in lacked())]
+        return PlainTextResponse("".join(f"{line}\n" for line in lines), 503 if reason else 200)
 
     @app.get("/pharoah/metrics")
     def scrape() -> Response:

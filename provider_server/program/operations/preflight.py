@@ -4,28 +4,32 @@ import os
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from crypto.errors import PharoahError
 from federation.base.addresses import listening_socket
+from federation.base.clock import SECONDS_PER_HOUR, date
 from federation.base.key_files import HomeError, read, read_key
 from federation.base.visible import reason
 from federation.transport.certificates import EXPIRES_SOON_D, days_left, ends
 from provider_server.program.operations.overview import is_serving
 from provider_server.rounds.home import open_provider, settings_of
+from provider_server.rounds.looking import look
 from provider_server.rounds.network.superlink import LOOPBACK
+from provider_server.rounds.readiness import Lack, lacking
 from provider_server.rounds.settings import ProviderSettings
 
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of one check."""
+    """The result of one check. `lacking` is what keeps the next round from success, and `serve` from nothing."""
 
     name: str
     fine: bool
     text: str
+    lacking: tuple[Lack, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ def preflight(home: Path, database: str | None, now: datetime) -> Iterator[Check
     if not settings:
         return
     yield _checked("database", lambda: _database(home, database, settings[0]))
+    yield _next_round(home, database, settings[0], now)
     if is_serving(home):
         yield Checked("ports", fine=False, text="a provider is already running on this home")
         return
@@ -99,6 +104,18 @@ def _database(home: Path, database: str | None, settings: ProviderSettings) -> s
     with closing(open_provider(home, database, settings)) as provider:
         members, trustees = len(provider.directory.members), len(provider.directory.trustees)
     return f"tenants {members}, trustees {trustees}"
+
+
+def _next_round(home: Path, database: str | None, settings: ProviderSettings, now: datetime) -> Checked:
+    lacks: list[Lack] = []
+
+    def look_at() -> str:
+        with closing(open_provider(home, database, settings)) as provider:
+            known = look(home, provider.store, provider.directory, settings, now.timestamp() / SECONDS_PER_HOUR)
+        lacks.extend(lack for lack in lacking(known) if lack.urgent)
+        return "; ".join(map(str, lacks)) or f"due on {date(known.due_hour)} UTC"
+
+    return replace(_checked("next_round", look_at), lacking=tuple(lacks))
 
 
 def _port(host: str, port: int) -> str:

@@ -7,14 +7,17 @@
 """
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from crypto.errors import CohortTooSmall, PharoahError, Refusal, Unreachable
 from crypto.signing import reopened
+from federation.base.clock import dated, dates
+from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import UnmaskRequest
@@ -22,13 +25,15 @@ from provider_server.fleet.release import Release
 from provider_server.program.metrics import Metrics
 from provider_server.program.operations.admin import HeldRound
 from provider_server.program.operations.named import contexts_named, parts_named
+from provider_server.rounds import looking
 from provider_server.rounds.grouping import TenantScores
 from provider_server.rounds.network.flower_app import server_app
-from provider_server.rounds.network.grid_tenants import GridTenants
-from provider_server.rounds.network.superlink import SuperLink, UnusableNodeKey
+from provider_server.rounds.network.grid_tenants import GridTenants, Silence
+from provider_server.rounds.network.superlink import RegisteredNode, SuperLink, UnusableNodeKey
 from provider_server.rounds.planning import NothingToCount
 from provider_server.rounds.provider import Provider
 from provider_server.rounds.publisher import Publisher
+from provider_server.rounds.readiness import Known, Lack, What, lacking
 from provider_server.rounds.round import Round
 from provider_server.rounds.schedule import Window, check_window, due, last_whole_window
 from provider_server.rounds.settings import ProviderSettings
@@ -38,6 +43,13 @@ from provider_server.rounds.store.store import reporting
 from provider_server.rounds.week import MaskHolder, Stage, Tenants, federated_week, give_up, publish, tell_directory
 
 logger = logging.getLogger(__name__)
+LOOK_EVERY_S = 15.0  # at what the next round lacks
+
+
+class TooFewTenants(Refusal):
+    """Fewer tenants are enrolled than any round needs."""
+
+    default_hint = "nobody was asked; `pharoah-provider status` lists what the next round lacks"
 
 
 class Rounds:
@@ -53,6 +65,7 @@ class Rounds:
         metrics: Metrics,
         now_hour: Callable[[], float],
         founded_hour: float,
+        look: Callable[[Iterable[RegisteredNode], Window | None], Known] | None = None,
     ) -> None:
         self._provider = provider
         self._publisher = publisher
@@ -63,6 +76,9 @@ class Rounds:
         self._now_hour = now_hour
         self._one = threading.Lock()
         self._founded_hour = founded_hour
+        self._look = look
+        self._lacks: tuple[Lack, ...] = ()
+        self._looked_s = -math.inf
         self._skipped_end: int | None = None
         self._held_back_end: int | None = None
         self._sent: bytes | None = None
@@ -79,6 +95,7 @@ class Rounds:
         try:
             with reporting():
                 self._follow()
+                self._look_again()
                 return self._step()
         except PharoahError as error:
             fields = {"event": "step", "error": type(error).__name__, "hint": error.hint}
@@ -93,7 +110,30 @@ class Rounds:
             self._follow()
             if window:
                 check_window(window, self._now_hour(), self._provider.window_at)
-            return self._hold(window or self._last_window())
+            window = window or self._last_window()
+            self._check_members(window)
+            return self._hold(window)
+
+    def lacks(self, window: Window | None = None) -> tuple[Lack, ...]:
+        """What the round over a window lacks, by default the next one; nothing where nobody looks."""
+        return lacking(self._look(self._link.nodes(), window)) if self._look else ()
+
+    @property
+    def lacked(self) -> tuple[Lack, ...]:
+        """What the next round lacked when it was looked at last."""
+        return self._lacks
+
+    def _look_again(self) -> None:
+        if time.monotonic() - self._looked_s >= LOOK_EVERY_S:
+            self._lacks, self._looked_s = self.lacks(), time.monotonic()
+            self._metrics.lacking.set(sum(lack.urgent for lack in self._lacks))
+
+    def _check_members(self, window: Window) -> None:
+        """TooFewTenants where too few are enrolled for any round; nobody is asked then."""
+        few = [lack for lack in self.lacks(window) if lack.what in (What.COHORT, What.OWNERS)]
+        if few and self._provider.unfinished() is None:
+            first, *others = few
+            raise TooFewTenants(f"no round can succeed without {first}", hint="; ".join(map(str, others)) or None)
 
     def give_up(self) -> str:
         """Abandons the open round, whose contributions stay masked; its id, or an empty text.
@@ -168,11 +208,31 @@ class Rounds:
         try:
             release = self._over_the_link(lambda tenants: self._week(tenants, window, clock))
         except PharoahError as error:
-            self._note_failure(error, clock)
-            raise
+            explained = self._explained(error, window)
+            self._note_failure(explained, clock)
+            raise explained from error
         finally:
             clock.stop()
         return self._note_release(release, clock)
+
+    def _explained(self, error: PharoahError, window: Window) -> PharoahError:
+        """The error of a round with who refused it, and with what is lacking as its hint."""
+        if not isinstance(error, CohortTooSmall | NothingToCount | Unreachable):
+            return error
+        round_ = self._provider.unfinished()
+        lacks = [lack for lack in self.lacks(round_.plan.window if round_ else window) if lack.what is not What.WINDOW]
+        refused = self._refused_text(round_.plan) if round_ and isinstance(error, CohortTooSmall) else ""
+        hint = "; ".join(f"lacking {lack}" for lack in lacks) or error.hint
+        return type(error)(": ".join(filter(None, (error.what, refused))), hint=hint)
+
+    def _refused_text(self, plan: Plan) -> str:
+        names, members = self._provider.members.names(), len(self._provider.directory.members)
+        by_text: dict[str, list[str]] = {}
+        for one in looking.refusals(self._provider.store):
+            if one.window == plan.window:
+                by_text.setdefault(one.refused.about(plan), []).append(names[one.tenant])
+        told = (f"{len(who)} of {members} refused: {text} ({', '.join(sorted(who))})" for text, who in by_text.items())
+        return "; ".join(told)
 
     def _follow(self) -> None:
         """Registers nodes of newly enrolled tenants, unregisters retired ones, and updates the trustees' directory."""
@@ -217,14 +277,29 @@ class Rounds:
         return False
 
     def _week(self, tenants: Tenants, window: Window, clock: "_Clock") -> Release:
+        plan: Plan | None = None
         try:
             self._send_bundle(tenants)
             release = federated_week(self._provider, self._publisher, tenants, self._trustees, window, clock.begin)
             self._sent = self._provider.newest_bundle()
+            plan = release.plan
             return release
         finally:  # most of all when too few answered
-            for silence in tenants.silences if isinstance(tenants, GridTenants) else ():
+            silences = tenants.silences if isinstance(tenants, GridTenants) else ()
+            for silence in silences:
                 self._metrics.silences.labels(silence.why.value).inc()
+            round_ = None if plan else self._provider.unfinished()
+            plan = plan or (round_.plan if round_ and round_.state is RoundState.COLLECTING else None)
+            if plan is not None:
+                self._keep_refusals(plan, silences)
+
+    def _keep_refusals(self, plan: Plan, silences: Iterable[Silence]) -> None:
+        """Notes which tenants refused a plan, and by which rule."""
+        tenants = {key: tenant for tenant, key in self._provider.store.node_keys().items()}
+        nodes = {node.node_id: tenants.get(node.public_openssh) for node in self._link.nodes()}
+        asked = (one for one in silences if one.verb is Query.CONTRIBUTION and one.refused)
+        by = {tenant: one.refused for one in asked if (tenant := nodes.get(one.node_id)) and one.refused}
+        looking.keep_refusals(self._provider.store, plan, by)
 
     def _send_bundle(self, tenants: Tenants) -> None:
         """Sends the bundle in force, unless the week before did: an operator may have published it since."""
@@ -277,7 +352,7 @@ class Rounds:
             "seconds": round(clock.total_s, 3),
             "seconds_by_stage": {stage: round(seconds, 3) for stage, seconds in clock.by_stage.items()},
         }
-        logger.info("released hours %d–%d", plan.start_hour, plan.end_hour, extra={"event": "release", **outcome})
+        logger.info("released %s", dates(plan.start_hour, plan.end_hour), extra={"event": "release", **outcome})
         metrics.alarms.set(self._raise_alarms(release))
         return outcome
 
@@ -286,7 +361,7 @@ class Rounds:
         alarms = self._publisher.outlook(self._publisher.releases()).alarms
         new = [alarm for alarm in alarms if alarm.raised_hour == release.plan.start_hour]
         for alarm in new:
-            logger.warning("%s", alarm.text, extra={"event": "alarm", "since_hour": alarm.since_hour})
+            logger.warning("%s", dated(alarm.text), extra={"event": "alarm", "since_hour": alarm.since_hour})
         return len(new)
 
     def _note_failure(self, error: PharoahError, clock: "_Clock") -> None:

@@ -22,6 +22,7 @@ import httpx
 import msgspec
 
 from crypto.errors import PharoahError
+from federation.base.clock import date
 from provider_server.fleet.hints.node_reports import STALE_H, NodeReport, NodeStanding, load
 from provider_server.program.outputs.protobuf_tables import messages
 
@@ -71,7 +72,7 @@ class NodeCheck(TypedDict):
 def check(node: str, report: NodeReport | None, now_s: float, least_level: int) -> NodeCheck:
     """Refuses (exit code 1) a node that is heard and at this level or above, in a report of the last hours."""
     if report is None or now_s / HOUR_S - report.hour > STALE_H:
-        why = "no report" if report is None else f"the newest report is of hour {report.hour}"
+        why = "no report" if report is None else f"the newest report is of {date(report.hour)} UTC"
         line = f"{node}: {NodeStanding.UNKNOWN}: {why}"
         return NodeCheck(
             node=node, standing=NodeStanding.UNKNOWN, exit_code=0, line=line, level=None, suspicion=None, hour=None

@@ -1,10 +1,9 @@
 """The provider's pages: the filters by which numbers become words, and what every template knows."""
 
-import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from math import log2
 
+from federation.base.clock import date, dated
 from federation.base.web.html import NOTHING, renderer as web_renderer
 from provider_server.program.pages.fabric import STANDINGS
 from provider_server.program.pages.findings import days
@@ -21,7 +20,6 @@ PAGES = (
     ("/hazards", "Hazards"),
     ("/findings", "Findings"),
 )
-_1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def renderer() -> Callable[..., str]:
@@ -36,25 +34,6 @@ def renderer() -> Callable[..., str]:
     return web_renderer(
         "provider_server.program.pages", date, dated, short, number, whole, percent, place, days, names=names
     )
-
-
-def date(hour: int) -> str:
-    """An hour since 1970 as a day, and the hour where it is not midnight.
-
-    >>> date(24 * 365), date(24 * 365 + 7)
-    ('1971-01-01', '1971-01-01 07:00')
-    """
-    at = _1970 + timedelta(hours=hour)
-    return f"{at:%Y-%m-%d}" if at.hour == 0 else f"{at:%Y-%m-%d %H:00}"
-
-
-def dated(text: str) -> str:
-    """Hours in a text as days.
-
-    >>> dated("more failures since hour 8760, 1.3 times as many")
-    'more failures since 1971-01-01, 1.3 times as many'
-    """
-    return re.sub(r"\bhour (\d+)\b", lambda found: date(int(found[1])), text)
 
 
 def short(token: str) -> str:

@@ -17,6 +17,7 @@ from provider_server.program.pages.plans import PlansView
 from provider_server.program.pages.sessions import FILE as SESSIONS, Sessions
 from provider_server.program.pages.snapshot import Reader
 from provider_server.program.pages.views import View, view
+from provider_server.rounds import looking
 from provider_server.rounds.home import fabric_parts, settings_of
 from provider_server.rounds.network.connections import ConnectionLimits
 from provider_server.rounds.network.listeners import CannotListen, Listener
@@ -59,8 +60,10 @@ def listening(
         reader = Reader(home, store, fabric_parts(settings))
 
         def look() -> View:
-            now_h, plan = clock(), settings.plan.settings
-            return view(reader.snapshot(), now_h, settings.rounds.settle_hours, plan, plans(now_h))
+            now_h, seen = clock(), reader.snapshot()
+            known = looking.look(home, store, seen.directory, settings, now_h)
+            settle_hours, pilot = settings.rounds.settle_hours, settings.plan.is_pilot
+            return view(seen, known, settle_hours, pilot=pilot, plans=plans(now_h))
 
         door = Door(lambda: read(home / FILE), sessions, os.urandom, time.time)
         app = page_app(look, door, over_tls=over_tls)

@@ -1,12 +1,11 @@
 """The contents of the pages, from a snapshot. Pure. Every field is also a key of /api/….
 
-Numbers are those of bundles and releases. Pages show the first `SHORT` digits of a token; intervals are 95%. Nothing
+Numbers are those of bundles and releases. Pages show the first digits of a token; intervals are 95%. Nothing
 here shows the outcomes of one tenant's jobs.
 """
 
 from dataclasses import dataclass
 
-from crypto.ids import TenantId
 from federation.protocol.bundle import Bundle, PairJudgement, RuleEntry
 from federation.protocol.privacy_cost import plan_loss
 from provider_server.program.pages.fabric import FabricView, SpeedView, fabric, speed
@@ -14,8 +13,9 @@ from provider_server.program.pages.findings import Event, FindingRow, Matrix, ev
 from provider_server.program.pages.fleet import ContextView, fleet
 from provider_server.program.pages.hazards import Curve, hazard_curves
 from provider_server.program.pages.plans import PlansView
-from provider_server.program.pages.snapshot import SHORT, SeenRound, Snapshot
+from provider_server.program.pages.snapshot import SeenRound, Snapshot
 from provider_server.rounds.planning import PlanSettings, window_at
+from provider_server.rounds.readiness import Known, Lack, lacking
 from provider_server.rounds.schedule import spent_by_window
 from provider_server.rounds.store.round_store import ENDED, RoundState
 
@@ -79,13 +79,16 @@ class BundleView:
 
 @dataclass(frozen=True)
 class Overview:
-    """The first page. `overdue_hours`: hours that a release is overdue, 0 if none is.
+    """The first page. `overdue_hours`: hours that a release is overdue, 0 if none is; `lacking`: by the next round.
 
     `unpublished`: no bundle includes the newest release: it was held back, or is not made yet.
     """
 
     now: RoundNow | None
     overdue_hours: int
+    pilot: bool
+    lacking: tuple[Lack, ...]
+    next_due_hour: int
     tenants: int
     trustees: int
     suspects: tuple[str, ...]
@@ -113,16 +116,19 @@ class View:
 
 
 def view(
-    seen: Snapshot, now_hour: float, settle_hours: int, settings: PlanSettings, plans: PlansView | None = None
+    seen: Snapshot, known: Known, settle_hours: int, *, pilot: bool = False, plans: PlansView | None = None
 ) -> View:
-    """All pages at `now_hour`; a release is overdue once a window has ended and settled without one."""
+    """All pages at the hour of `known`; a release is overdue once a window has ended and settled without one."""
     rows = findings(seen)
     overview = Overview(
-        _now(seen),
-        _overdue(seen, now_hour, settle_hours, settings),
+        _now(seen, known),
+        _overdue(seen, known.now_hour, settle_hours, known.settings),
+        pilot,
+        lacking(known),
+        int(known.due_hour),
         len(seen.directory.members),
         len(seen.directory.trustees),
-        tuple(sorted(_tenant(one) for one in seen.suspects)),
+        known.called(seen.suspects),
         _unpublished(seen),
         tuple(map(seen.told, seen.alarms)),
         _rounds(seen)[::-1],
@@ -138,14 +144,14 @@ def view(
 # ---- rounds ----------------------------------------------------------------------------------------------------------
 
 
-def _now(seen: Snapshot) -> RoundNow | None:
+def _now(seen: Snapshot, known: Known) -> RoundNow | None:
     for one in seen.rounds:
         if one.state not in ENDED:
-            return _open(seen, one)
+            return _open(seen, one, known)
     return None
 
 
-def _open(seen: Snapshot, one: SeenRound) -> RoundNow:
+def _open(seen: Snapshot, one: SeenRound, known: Known) -> RoundNow:
     members = [member.tenant for member in seen.directory.members]
     late = [tenant for tenant in members if tenant not in one.answered]
     asked = [trustee.index for trustee in one.plan.trustees]
@@ -158,13 +164,9 @@ def _open(seen: Snapshot, one: SeenRound) -> RoundNow:
         answered=len(one.answered),
         tenants=len(members),
         cohort_minimum=one.plan.cohort_minimum,
-        late_tenants=tuple(map(_tenant, late)) if collecting else (),
+        late_tenants=known.called(late) if collecting else (),
         late_trustees=() if collecting else tuple(sorted(set(asked) - one.trustees_answered)),
     )
-
-
-def _tenant(tenant: TenantId) -> str:
-    return str(tenant)[:SHORT]
 
 
 def _overdue(seen: Snapshot, now_hour: float, settle_hours: int, settings: PlanSettings) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Literal, TypedDict
 
+from federation.base.clock import dated
 from federation.base.visible import counted_as
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import PER_NODE_HOURS
@@ -131,7 +132,7 @@ def learnt_row(
         "versions": version_rows(findings),
         "rules": rule_rows(findings.rules or ()),
         "newcomers": newcomer_rows(newcomers),
-        "alarms": [alarm.text for alarm in seen.alarms],
+        "alarms": [dated(alarm.text) for alarm in seen.alarms],
         "calibration_slope": seen.calibration.slope if seen.calibration else None,
         "calibration_ratio": seen.calibration.ratio_total if seen.calibration else None,
     }

@@ -4,7 +4,7 @@ from typing import Annotated, TypedDict
 
 import typer
 
-from federation.base.clock import now_hour
+from federation.base.clock import date, now_hour
 from federation.base.screen import say
 from provider_server.fleet.learning import hardware, on_probation
 from provider_server.fleet.learning.hardware import Observed
@@ -125,6 +125,6 @@ def repaired(
 def _repaired_line(row: RepairedRow) -> str:
     before = "" if row["level_before"] is None else f", after level {row['level_before']}"
     return (
-        f"{row['node']}: on probation at level {row['level']}{before}, until hour {row['probation_until_hour']};"
-        f" its history before hour {row['from_hour']} no longer counts"
+        f"{row['node']}: on probation at level {row['level']}{before}, until {date(row['probation_until_hour'])};"
+        f" its history before {date(row['from_hour'])} no longer counts"
     )

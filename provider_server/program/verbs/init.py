@@ -15,7 +15,7 @@ from federation.base.screen import say
 from federation.protocol.ceremony import Committee
 from federation.transport.certificates import ends, hosts_of
 from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required, say_error
-from provider_server.rounds import home as homes
+from provider_server.rounds import home as homes, pilot
 
 
 class InitRow(TypedDict):
@@ -38,11 +38,14 @@ def init(
     database: Database = None,
     host: Annotated[list[str] | None, typer.Option(help="Host names and addresses in the certificate.")] = None,
     *,
+    with_pilot: Annotated[
+        bool, typer.Option("--pilot", help="Begin with a pilot: rounds of 3 tenants or more, every week.")
+    ] = False,
     as_json: AsRows = False,
 ) -> None:
     """Make a home with fresh keys, and found a federation.
 
-    Its trustees are those of the committee.
+    Its trustees are those of the committee. A pilot ends with `rounds pilot --end`.
     """
     place = required(home)
     agreed = decode(Committee, read(committee))
@@ -51,6 +54,8 @@ def init(
     except FileExistsError as error:
         say_error(f"{error.filename} exists already; nothing was changed")
         raise typer.Exit(2) from error
+    if with_pilot:
+        pilot.begin(place, homes.settings_of(place).plan.weeks_per_epoch)
     homes.found(place, database, agreed)
     key = SigningKey(read_key(place / "signing.key")).public
     row: InitRow = {
@@ -60,6 +65,8 @@ def init(
         "threshold": agreed.threshold,
     }
     print_rows([row], _init_line, as_json=as_json)
+    for line in pilot.LESS if with_pilot else ():
+        say(f"pilot: {line}")
     say(f"next: edit {place / 'provider.toml'}, then enrol tenants with `pharoah-provider tenants enrol`")
 
 

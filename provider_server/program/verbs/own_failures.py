@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from federation.base.clock import dates
 from federation.base.console import InputFile
 from federation.base.screen import say
 from federation.base.visible import counted_as
@@ -90,4 +91,4 @@ def _telemetry(
 def _line(row: OwnFailuresRow) -> str:
     leases = counted_as(row["leases"], "lease")
     seen = f"{counted_as(row['failures'], 'failure')}, {row['on_leases']} of them on one of {leases}"
-    return f"hours {row['start_hour']}–{row['end_hour']}: {seen}"
+    return f"{dates(row['start_hour'], row['end_hour'])}: {seen}"

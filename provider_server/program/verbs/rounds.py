@@ -1,6 +1,7 @@
 """`pharoah-provider rounds`: hold one now, and list what the former ones released and cost."""
 
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, cast
 
@@ -10,6 +11,8 @@ import typer
 
 from crypto.errors import PharoahError
 from crypto.signing import reopened
+from federation.base.clock import date, dates
+from federation.base.screen import say
 from federation.base.visible import counted_as
 from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import plan_loss
@@ -24,8 +27,12 @@ from provider_server.program.verbs.console import (
     required,
 )
 from provider_server.program.verbs.opening import opened
-from provider_server.rounds.home import CONTROL
+from provider_server.rounds import pilot as pilots
+from provider_server.rounds.home import CONTROL, founded, open_provider, settings_of
+from provider_server.rounds.looking import look
+from provider_server.rounds.readiness import lacking
 from provider_server.rounds.schedule import spent_by_window
+from provider_server.rounds.store.round_store import Answer
 
 RoundName = Annotated[
     str, typer.Argument(help="Id of a round, or its first digits: show its cells. Default: list all.")
@@ -99,7 +106,7 @@ def _summary_line(row: ReleaseRow) -> str:
         f"{name} {table['cells']} cells ±{table['noise_sd']:.1f}" for name, table in row["tables"].items()
     )
     return (
-        f"{row['round_id'][:12]} hours {row['start_hour']:>6}–{row['end_hour']:<6} counted since {row['since_hour']},"
+        f"{row['round_id'][:12]} {dates(row['start_hour'], row['end_hour'])}, counted since {date(row['since_hour'])},"
         f" {counted_as(row['contributors'], 'contribution')}, epsilon {row['epsilon']:.3f}: {tables}"
     )
 
@@ -130,10 +137,11 @@ def _cell_line(row: CellRow) -> str:
 
 
 class LedgerRow(TypedDict):
-    """A window, and the budget that a unit in it pays."""
+    """A window, and the budget that a unit in it pays: none where its round was `given_up`, whose units count later."""
 
     start_hour: int
     end_hour: int
+    given_up: bool
     epsilon: float
     rho: float
     delta: float
@@ -143,13 +151,15 @@ def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = Fa
     """List the privacy budget that a unit, a lease in a window, pays. Tenants enforce their own limits."""
     with opened(home, database) as store:
         plans = [reopened(Plan, record.signed_plan) for record in store.rounds.rounds()]
+        empty = {plan.window for plan in plans if store.rounds.answers(plan.round_id, Answer.EMPTY)}
     delta = max((plan.delta for plan in plans), default=0.0)
     rows: list[LedgerRow] = [
         {
             "start_hour": start,
             "end_hour": end,
-            "epsilon": loss.at(delta) if delta else loss.epsilon,
-            "rho": loss.rho,
+            "given_up": (start, end) in empty,
+            "epsilon": 0.0 if (start, end) in empty else loss.at(delta) if delta else loss.epsilon,
+            "rho": 0.0 if (start, end) in empty else loss.rho,
             "delta": delta,
         }
         for (start, end), loss in spent_by_window(plans).items()
@@ -158,8 +168,10 @@ def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = Fa
 
 
 def _ledger_line(row: LedgerRow) -> str:
+    if row["given_up"]:
+        return f"{dates(row['start_hour'], row['end_hour'])}: given up, nothing was opened and nothing is charged"
     return (
-        f"hours {row['start_hour']}–{row['end_hour']}: epsilon {row['epsilon']:.3f} at delta {row['delta']:.0e}"
+        f"{dates(row['start_hour'], row['end_hour'])}: epsilon {row['epsilon']:.3f} at delta {row['delta']:.0e}"
         f" (rho {row['rho']:.4f})"
     )
 
@@ -190,6 +202,52 @@ def hold(
     print_rows([answer], _round_line, as_json=as_json)
 
 
+class PilotRow(TypedDict):
+    """The minimums of rounds from now on."""
+
+    pilot: bool
+    owners_minimum: int
+    cohort_minimum: int
+
+
+def pilot(
+    home: Home = None,
+    database: Database = None,
+    *,
+    over: Annotated[bool, typer.Option("--end", help="End the pilot: raise the minimums to the defaults.")] = False,
+    as_json: AsRows = False,
+) -> None:
+    """Begin a pilot, with rounds of 3 tenants or more every week, or end it. Writes [plan] of provider.toml.
+
+    Tenants refuse plans of a pilot unless they joined with --pilot. The next plan, which is signed, tells every tenant
+    its minimums; `pharoah-tenant status` shows them.
+    """
+    place = required(home)
+    founded(place)
+    weeks = settings_of(place).plan.weeks_per_epoch
+    (pilots.end if over else pilots.begin)(place, weeks)
+    settings = settings_of(place)
+    least = settings.plan.owners_minimum, settings.plan.cohort_minimum
+    row: PilotRow = {"pilot": settings.plan.is_pilot, "owners_minimum": least[0], "cohort_minimum": least[1]}
+    print_rows([row], _pilot_line, as_json=as_json)
+    for line in () if over else pilots.LESS:
+        say(f"pilot: {line}")
+    with closing(open_provider(place, database, settings)) as provider:
+        known = look(place, provider.store, provider.directory, settings, provider.now_h())
+    for lack in lacking(known):
+        if lack.urgent:
+            say(f"the next round lacks {lack}")
+    if over:
+        say("next: restart `pharoah-provider serve`; tenants remove the lower minimums from their policy.toml")
+    else:
+        say("next: restart `pharoah-provider serve`; each tenant runs `pharoah-tenant join --pilot INVITATION`")
+
+
+def _pilot_line(row: PilotRow) -> str:
+    kind = "a pilot" if row["pilot"] else "no pilot"
+    return f"{kind}: rows of {row['owners_minimum']} tenants or more, sums of {row['cohort_minimum']} or more"
+
+
 def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> dict[str, Any]:
     """The running server's answer; its refusals are raised here."""
     at, hint = home / CONTROL, "is `pharoah-provider serve` running on this machine, under your account?"
@@ -210,7 +268,7 @@ def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> d
 
 def _round_line(row: HeldRound) -> str:
     return (
-        f"round {row['round_id'][:12]}: hours {row['start_hour']}–{row['end_hour']},"
+        f"round {row['round_id'][:12]}: {dates(row['start_hour'], row['end_hour'])},"
         f" {counted_as(row['contributors'], 'contribution')}, {counted_as(row['cells'], 'cell')},"
         f" epsilon {row['epsilon']:.3f}, {row['seconds']:.1f} s"
     )

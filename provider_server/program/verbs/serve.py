@@ -16,7 +16,7 @@ from federation.base.logs import Format
 from federation.base.screen import show, show_json
 from federation.protocol.enrolment import host_of
 from provider_server.program import service
-from provider_server.program.operations.preflight import looked_at
+from provider_server.program.operations.preflight import Checked, looked_at
 from provider_server.program.verbs.console import Database, Home, LogFormat, required
 from provider_server.rounds import home as homes
 from provider_server.rounds.home import founded
@@ -37,7 +37,8 @@ def serve(
         bool, typer.Option("--online-only", help="Run one more process of the online service, beside another `serve`.")
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Only check settings, keys, certificate, database and ports.")
+        bool,
+        typer.Option("--check", help="Only check what `serve` needs, and what the next round lacks."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --check: print JSON with stable keys.")] = False,
 ) -> None:
@@ -46,7 +47,7 @@ def serve(
     It runs the tenants' listener, the online service, metrics, and rounds when they are due. With --online-only it is
     one more process of the online service alone, behind a TCP balancer; it needs the home and database of the other.
 
-    Exit codes with --check: 0 it can start, 2 it cannot, and the reason is printed.
+    Exit codes with --check: 0 it can start, 2 it cannot, and the reason is printed. LACKS: what the next round lacks.
     """
     place = required(home)
     if online_only != bool(listen):
@@ -90,8 +91,14 @@ def _check(home: Path, database: str | None, *, as_json: bool) -> NoReturn:
     if as_json:
         show_json(result)
     else:
-        show(*(f"{'ok' if check.fine else 'FAILED':<6} {check.name:<13} {check.text}" for check in result.checks))
+        show(*(f"{_mark(check):<6} {check.name:<13} {check.text}" for check in result.checks))
     raise typer.Exit(0 if result.fine else 2)
+
+
+def _mark(check: Checked) -> str:
+    if check.lacking:
+        return "LACKS"
+    return "ok" if check.fine else "FAILED"
 
 
 def watch(home: Home = None, log_format: LogFormat = Format.JSON) -> None:

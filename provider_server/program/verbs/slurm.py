@@ -9,13 +9,13 @@ from typing import Annotated, TypedDict
 import typer
 
 from crypto.errors import PharoahError
+from crypto.ids import TenantId
 from federation.base.console import InputFile
 from federation.base.key_files import HomeError, read_key, write_secret
 from federation.base.screen import say
 from federation.base.visible import counted_as, reason
 from federation.protocol import job_leases
 from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required, say_error
-from provider_server.program.verbs.tenants import named_tenants
 from provider_server.rounds import home as homes
 from provider_server.rounds.intake.recorder import LeaseRecorder
 from provider_server.rounds.intake.slurm import Followed, ask_sacct, follow, read_file
@@ -140,7 +140,10 @@ def key(
     The key is the same each time. Who has it can tell which of the tenant's leases is which job, and nothing else.
     """
     place = required(home)
-    name = named_tenants([tenant])[0]
+    try:
+        name = TenantId(bytes.fromhex(tenant))
+    except ValueError as error:
+        raise PharoahError(f"not the id of a tenant: {error}", hint="copy the id that `tenants` shows") from error
     secret = job_leases.lease_key(read_key(place / "context.key"), name)
     try:
         write_secret(out, secret)

@@ -4,7 +4,7 @@ For every `ask` each connected node gets a message, at once. A node that goes me
 whoever comes, or comes back, while answers are awaited is asked then: so a program that is killed and started again
 answers in the same round. Each node gives at most one answer, whatever is delivered twice, late or out of order; and
 each node that gave none is named in `silences` with what is known of the cause. Of what a node says about its own
-failure only the name of an error class is taken over, and only if it reads like one.
+failure only the name of an error class is taken over, and of a refused plan the rule, if it reads like that.
 
 Not promised: that a node id is a tenant; the transport says which node answered, and who signed an answer is for its
 reader to check.
@@ -28,6 +28,7 @@ import httpx
 
 from crypto.errors import DecodeError
 from federation.protocol.queries import BLOB, RECORD, Fault, Query, unwrap, wrap
+from federation.protocol.refusals import Refused
 from federation.transport.flower_wire import UNREADABLE
 
 if TYPE_CHECKING:  # Flower takes half a second to import, and the federated week needs only the protocol
@@ -43,7 +44,6 @@ RETURN_S = 10.0  # how long a node that has gone is waited for: a program starts
 LOOK_S = 1.0  # from one look at who is connected to the next
 NODE_UNAVAILABLE = 5
 DRAIN_S = 60.0  # how long after the deadline an answer that came in time stays fetchable
-LONGEST_NAME = 64
 FLOWER_ERRORS = {
     0: "UNKNOWN",
     1: "LOAD_CLIENT_APP_EXCEPTION",
@@ -81,12 +81,16 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """One node without an answer to one question; `detail` is the class of error that it or Flower reported."""
+    """One node without an answer to one question; `detail` is the class of error that it or Flower reported.
+
+    `refused` is what the node itself says of its refusal.
+    """
 
     verb: Query
     node_id: NodeId
     why: Why
     detail: str = ""
+    refused: Refused | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)
@@ -202,7 +206,9 @@ class GridTenants:
             return
         asked.close(node_id)
         if reply.has_error():
-            self._leave_out(Silence(asked.verb, node_id, Why.FAILED, _name(reply.error)))
+            refused = _refused(reply.error)
+            detail = str(refused) if refused else _flower_error(reply.error)
+            self._leave_out(Silence(asked.verb, node_id, Why.FAILED, detail, refused))
             return
         try:
             blob = unwrap(reply.content)
@@ -223,10 +229,10 @@ def _questions(verb: Query, payload: bytes, node_ids: list[NodeId], *, ttl_s: fl
     return [Message(content, node_id, f"query.{verb}", ttl=ttl_s, group_id=verb.value) for node_id in node_ids]
 
 
-def _name(error: "Error") -> str:
-    """The class name inside an error reply; any other text could carry anything into a log."""
-    if error.code < Fault.OTHER:
-        return FLOWER_ERRORS.get(error.code, f"code {error.code}")
-    reason = error.reason or ""
-    named = reason.isascii() and reason.isidentifier() and len(reason) <= LONGEST_NAME
-    return reason if named else "unnamed"
+def _refused(error: "Error") -> Refused | None:
+    """What a tenant says of its own error; any other text could carry anything into a log."""
+    return Refused.read(error.reason or "") if error.code >= Fault.OTHER else None
+
+
+def _flower_error(error: "Error") -> str:
+    return "unnamed" if error.code >= Fault.OTHER else FLOWER_ERRORS.get(error.code, f"code {error.code}")

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
@@ -250,6 +250,19 @@ class Store(Rows):
         query = sa.select(tables.releases.c.release).order_by(tables.releases.c.number.desc()).limit(1)
         data = self._scalar(query)
         return None if data is None else _release(data)
+
+    def note(self, name: str) -> dict[str, Any]:
+        """The note of that name, empty if there is none."""
+        query = sa.select(tables.notes.c.note).where(tables.notes.c.name == name)
+        with self._engine.connect() as connection:
+            found: dict[str, Any] = json.loads(connection.scalar(query) or "{}")
+        return found
+
+    def keep_note(self, name: str, note: Mapping[str, Any]) -> None:
+        """Keeps a note in place of the one of that name."""
+        with self._engine.begin() as connection:
+            connection.execute(sa.delete(tables.notes).where(tables.notes.c.name == name))
+            connection.execute(sa.insert(tables.notes).values(name=name, note=json.dumps(note, sort_keys=True)))
 
     def add_bundle(self, number: int, bundle: bytes) -> None:
         """Keeps a signed bundle."""

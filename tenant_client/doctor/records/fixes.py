@@ -7,7 +7,7 @@
 from dataclasses import dataclass
 
 from crypto.errors import PharoahError
-from federation.base.clock import SECONDS_PER_HOUR
+from federation.base.clock import SECONDS_PER_HOUR, dates
 from federation.base.sqlite import Connection, transaction
 from tenant_client.doctor.records.attempts import Attempt, Attempts, AttemptState
 from tenant_client.doctor.sources.reasons import REASONS, UNKNOWN, counted_as, somebody_ended
@@ -86,7 +86,7 @@ def _refuse_counted(connection: Connection, attempt: Attempt) -> None:
     row = _counted_hours(connection, attempt)
     if row is not None:
         raise AlreadyCounted(
-            f"attempt {attempt.attempt} of {attempt.unit} was counted already: hours {row[0]}–{row[1]} were answered"
+            f"attempt {attempt.attempt} of {attempt.unit} was counted already: {dates(row[0], row[1])} was answered"
         )
 
 

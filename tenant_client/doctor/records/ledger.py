@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from crypto.errors import BudgetExceeded, PlanRefused
 from crypto.ids import Digest, RoundId
+from federation.base.clock import dates
 from federation.base.sqlite import Rows, transaction
 from federation.protocol.endorsed import EndorsedSet
 from federation.protocol.plan import Plan
@@ -131,7 +132,7 @@ class Ledger(Rows):
         total = (self.spent(charge.start_h, charge.end_h) + charge.loss).at(delta)
         if total > limit_epsilon:
             raise BudgetExceeded(
-                f"hours {charge.start_h}–{charge.end_h} would have spent epsilon {total:.9g}, the limit is"
+                f"{dates(charge.start_h, charge.end_h)} would have spent epsilon {total:.9g}, the limit is"
                 f" {limit_epsilon:.9g} at delta {delta:.9g}"
             )
 

@@ -1,18 +1,47 @@
 """Stores contributions before they are sent: a plan is answered once, always with the stored bytes."""
 
-from crypto.errors import PlanRefused
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from crypto.errors import PharoahError, PlanRefused
 from crypto.ids import RoundId
 from federation.base.sqlite import Rows, transaction
+
+if TYPE_CHECKING:  # loads what only a federation needs
+    from federation.protocol.plan import Plan
+
+
+@dataclass(frozen=True)
+class RefusedPlan:
+    """The window of a plan that was refused, why, and what to do."""
+
+    start_hour: int
+    end_hour: int
+    why: str
+    hint: str
 
 
 class Outbox(Rows):
     """Messages by round, each with the signed plan that it answers. No message is changed or removed."""
+
+    def refuse(self, plan: "Plan", refusal: PharoahError) -> None:
+        """Notes why the newest plan was refused; it is what `refused` tells until a plan is answered."""
+        row = bytes(plan.round_id), plan.start_hour, plan.end_hour, refusal.what, refusal.hint
+        with transaction(self._connection):
+            self._connection.execute("DELETE FROM refused")
+            self._connection.execute("INSERT INTO refused VALUES (?, ?, ?, ?, ?)", row)
+
+    def refused(self) -> RefusedPlan | None:
+        """The newest plan, if it was refused."""
+        row = self._connection.execute("SELECT start_h, end_h, why, hint FROM refused").fetchone()
+        return None if row is None else RefusedPlan(*row)
 
     def keep(self, round_id: RoundId, signed_plan: bytes, message: bytes) -> bytes:
         """Keeps the message unless a concurrent call was first; returns what is kept: nothing else is ever sent."""
         row = bytes(round_id), signed_plan, message
         with transaction(self._connection):
             self._connection.execute("INSERT OR IGNORE INTO outbox VALUES (?, ?, ?)", row)
+            self._connection.execute("DELETE FROM refused")
             kept = self._connection.execute("SELECT message FROM outbox WHERE round_id = ?", row[:1]).fetchone()
         return bytes(kept[0])
 

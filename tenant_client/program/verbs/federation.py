@@ -71,13 +71,19 @@ def join(
     new_node_key: Annotated[
         bool, typer.Option("--new-node-key", help="Replace the node's key and write a new card; other keys stay.")
     ] = False,
+    pilot: Annotated[
+        bool,
+        typer.Option("--pilot", help="With an invitation: let plans of a pilot through, with 3 owners and 3 tenants."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Join a federation: make keys and a card, then take the invitation.
 
-    Run it once for the card, and again with the provider's invitation. The second call pins the directory of members.
-    Signing keys are never replaced.
+    Run it once for the card, and again with the provider's invitation. The second call pins the directory of members,
+    and writes tenant.toml and policy.toml where there are none. Signing keys are never replaced, nor a changed policy.
     """
+    if pilot and invitation is None:
+        raise typer.BadParameter("--pilot belongs to the second call, with the invitation", param_hint="--pilot")
     if lease_key is not None:
         _take_lease_key(home, lease_key, as_json=as_json)
     elif invitation is None:
@@ -85,7 +91,7 @@ def join(
     elif new_node_key:
         raise typer.BadParameter("--new-node-key takes no invitation: make the card first", param_hint="--new-node-key")
     else:
-        _take(home, invitation, head, as_json=as_json)
+        _take(home, invitation, head, pilot=pilot, as_json=as_json)
 
 
 class Keyed(TypedDict):
@@ -117,12 +123,13 @@ def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> 
     say(f"next: give {card} to the provider, then {then}")
 
 
-def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:
+def _take(home: Path, invitation: Path, head: str, *, pilot: bool, as_json: bool) -> None:
     invited, chain = accept(read(invitation))
     if head:
         check_fingerprint(head, chain.directory.head)
     homes.pin(home, chain.entries)
     _write_settings(home, invited)
+    homes.write_policy(home, pilot=pilot)
     _tell(
         Joined(
             home=str(home),
@@ -132,6 +139,8 @@ def _take(home: Path, invitation: Path, head: str, *, as_json: bool) -> None:
         ),
         as_json=as_json,
     )
+    if pilot:
+        say("pilot: policy.toml lets plans through with 3 tenants behind a row or a sum, by default 5 and 10")
     if not head:
         say("next: compare the head with other tenants and the trustees, then run `pharoah-tenant serve`")
 

@@ -10,7 +10,7 @@ from typing import Annotated, TypedDict
 import typer
 
 from crypto.errors import PharoahError
-from federation.base.clock import SECONDS_PER_HOUR
+from federation.base.clock import SECONDS_PER_HOUR, date, dates
 from federation.base.console import AsJson, InputFile
 from federation.base.screen import show, show_json
 from federation.base.visible import counted_as
@@ -52,7 +52,7 @@ def budget(home: Home, *, as_json: AsJson = False) -> None:
         start, end = line.window_hours
         back = f"  ({counted_as(line.given_back, 'round')} given back: not opened)" if line.given_back else ""
         show(
-            f"hours {start:>6}–{end:<6} {counted_as(line.rounds, 'round')}"
+            f"{dates(start, end)}  {counted_as(line.rounds, 'round')}"
             f"  spent {line.epsilon:.3f}  left {line.remaining:.3f}{back}"
         )
     show(f"a job that ran in all these windows has spent epsilon {view.whole_job_epsilon:.3f} in total")
@@ -78,10 +78,10 @@ def preview(
         show_json(view)
         return
     start, end = view.window_hours
-    show(f"round {view.round_id}: hours {start}–{end}, epsilon {view.epsilon:.3f} at delta {view.delta:g}")
+    show(f"round {view.round_id}: {dates(start, end)}, epsilon {view.epsilon:.3f} at delta {view.delta:g}")
     if view.counts_from_hour != start:
         show(
-            f"counts from hour {view.counts_from_hour}: windows that were not counted before are included;"
+            f"counts from {date(view.counts_from_hour)} on: windows that were not counted before are included;"
             f" a job that ran in all of them pays epsilon {view.whole_job_epsilon:.3f}"
         )
     show(f"one message of {view.message_bytes} bytes: {view.cells} cells, each count + noise + masks mod 2^64")
@@ -140,10 +140,10 @@ def sent(
 def _show_sent(view: Sent) -> None:
     for row in view.contributions:
         start, end = row.window_hours
-        show(f"contribution {row.round_id}: hours {start}–{end}, {row.message_bytes} bytes, {row.sha256[:16]}")
+        show(f"contribution {row.round_id}: {dates(start, end)}, {row.message_bytes} bytes, {row.sha256[:16]}")
     for registration in view.registrations:
         show(
-            f"lease {registration.lease[:12]} from hour {registration.start_h:.1f}:"
+            f"lease {registration.lease[:12]} from {date(registration.start_h)}:"
             f" archetype {registration.archetype[:12]}, sub-archetype {registration.subarchetype[:12]}, 3 more tokens"
         )
     for ownership in view.ownerships:

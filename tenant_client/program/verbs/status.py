@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from federation.base.clock import now_hour
+from federation.base.clock import dated, dates, now_hour
 from federation.base.console import AsJson
 from federation.base.screen import show, show_json
 from federation.base.visible import counted_as, short
@@ -22,7 +22,8 @@ def status(home: Home, *, as_json: AsJson = False) -> None:
 
     That is: federation, running jobs, open hints, last round, budget left.
 
-    Exit code 0: ok. 1: an open hint, or the last attempt failed. 2: the home is unreadable. 3: the home is empty.
+    Exit code 0: ok. 1: an open hint, the last attempt failed, or the last plan was refused. 2: the home is unreadable.
+    3: the home is empty.
     """
     state = overview.status(home, now_hour())
     if as_json:
@@ -53,7 +54,11 @@ def _lines(state: TenantStatus) -> Iterator[str]:
     if state.federation:
         yield f"hints       {counted_as(state.hints_standing, 'open hint')}"
         answered = state.last_round
-        yield f"last round  {f'hours {answered.start_hour}–{answered.end_hour}' if answered else 'none answered yet'}"
+        yield f"last round  {dates(answered.start_hour, answered.end_hour) if answered else 'none answered yet'}"
+        if refused := state.refused_plan:
+            yield f"last plan   refused ({dates(refused.start_hour, refused.end_hour)}): {dated(refused.why)}"
+        if state.pilot:
+            yield "pilot       policy.toml lets plans of a pilot through: remove its lower minimums once it is over"
         left = answered.epsilon_left if answered else state.epsilon_limit
         of = f"{state.epsilon_limit:g} left per job in this window"
         yield f"budget      epsilon {left:.3f} of {of}, at delta {state.delta:g}"

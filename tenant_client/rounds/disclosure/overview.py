@@ -16,8 +16,9 @@ from tenant_client.doctor.advice.hints import HintLog, standing
 from tenant_client.doctor.records.attempts import Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal
+from tenant_client.doctor.records.outbox import Outbox, RefusedPlan
 from tenant_client.doctor.sources.reasons import REASONS
-from tenant_client.rounds.policy import Policy, load_policy
+from tenant_client.rounds.policy import Policy, policy_of
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,10 @@ class LastRound:
 
 @dataclass(frozen=True)
 class TenantStatus:
-    """The state of a home. `due` is the next thing to do, or empty."""
+    """The state of a home. `due` is the next thing to do, or empty.
+
+    `refused_plan` is the newest plan if it was refused; `pilot`: the policy lets plans of a pilot through.
+    """
 
     version: int
     home: str
@@ -124,18 +128,20 @@ class TenantStatus:
     epsilon_limit: float
     delta: float
     last_round: LastRound | None
+    refused_plan: RefusedPlan | None
+    pilot: bool
     due: str
 
     @property
     def exit_code(self) -> int:
-        """0: ok. 1: an open hint, or the last attempt failed. 3: the home is empty."""
+        """0: ok. 1: an open hint, the last attempt failed, or the last plan was refused. 3: the home is empty."""
         if not (self.has_keys or self.leases):
             return 3
         failed = self.last_attempt is not None and self.last_attempt.state in (
             AttemptState.FAILED,
             AttemptState.INTERRUPTED,
         )
-        return 1 if self.hints_standing or failed else 0
+        return 1 if self.hints_standing or failed or self.refused_plan else 0
 
 
 _EXPLAINED = AttemptState.FAILED, AttemptState.STOPPED
@@ -166,8 +172,8 @@ def leases(connection: Connection) -> list[LeaseRow]:
 
 def status(home: Path, now_hour: float) -> TenantStatus:
     """The state of a home."""
-    has_keys, policy_file = (home / "signing.key").exists(), home / "policy.toml"
-    policy = load_policy(policy_file) if policy_file.exists() else Policy()
+    has_keys, policy = (home / "signing.key").exists(), policy_of(home)
+    refused: RefusedPlan | None = None
     rows: list[LeaseRow] = []
     hints, federation, spent = 0, None, None
     if (home / "tenant.db").exists():
@@ -177,6 +183,7 @@ def status(home: Path, now_hour: float) -> TenantStatus:
             hints = len(list(standing(log.hints(), now_hour, log.over())))
             if is_pinned(connection):
                 federation, spent = _federation(connection), _last_round(connection, policy)
+                refused = Outbox(connection).refused()
     tried = [row for row in rows if row.attempts]
     return TenantStatus(
         version=1,
@@ -191,7 +198,9 @@ def status(home: Path, now_hour: float) -> TenantStatus:
         epsilon_limit=policy.epsilon_per_window,
         delta=policy.delta,
         last_round=spent,
-        due=_due(federation, hints, has_keys=has_keys),
+        refused_plan=refused,
+        pilot=policy.owners_minimum < Policy().owners_minimum or policy.cohort_minimum < Policy().cohort_minimum,
+        due=_due(federation, hints, refused, has_keys=has_keys),
     )
 
 
@@ -213,9 +222,11 @@ def _last_round(connection: Connection, policy: Policy) -> LastRound | None:
     return LastRound(*windows[-1], epsilon, max(0.0, policy.epsilon_per_window - epsilon))
 
 
-def _due(federation: Federation | None, hints: int, *, has_keys: bool) -> str:
+def _due(federation: Federation | None, hints: int, refused: RefusedPlan | None, *, has_keys: bool) -> str:
     if hints:
         return "follow the open hints: `pharoah-tenant watch --once`"
     if federation is None and has_keys:
         return "join with the provider's invitation: `pharoah-tenant join INVITATION`"
+    if refused:
+        return refused.hint
     return ""

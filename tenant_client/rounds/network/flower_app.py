@@ -1,7 +1,8 @@
 """A tenant's answers as a Flower ClientApp.
 
-- Every message of a known verb has one reply: the bytes that `answer` returned, or an error with its class only. The
-  text of an error stays in the tenant's log, since it may quote the tenant's data; of a bug not even the class leaves.
+- Every message of a known verb has one reply: the bytes that `answer` returned, or an error with its class and, of a
+  plan that the policy refuses, the rule with its limit (`federation.protocol.refusals`). The text of an error stays in
+  the tenant's log, since it may quote the tenant's data; of a bug not even the class leaves.
   Without this, Flower would send the text of any exception to the provider.
 - Replies are padded to whole units (`federation.protocol.queries`); the node paces them.
 
@@ -14,6 +15,7 @@ import logging
 
 from crypto.errors import DecodeError, PharoahError
 from federation.protocol.queries import BLOB, RECORD, Answer, Fault, Query, unwrap, wrap
+from federation.protocol.refusals import Refused
 from tenant_client.rounds.network.flower import ClientApp, ConfigRecord, Context, Error, Message, RecordDict
 
 logger = logging.getLogger(__name__)
@@ -39,7 +41,7 @@ def _said(verb: Query, message: Message, answer: Answer) -> RecordDict | Error:
         return RecordDict({RECORD: ConfigRecord({BLOB: wrap(answer(verb, _payload(message)))})})
     except PharoahError as error:
         logger.warning("no answer to %s: %s; %s", verb, error.what, error.hint)
-        return Error(Fault.of(error), type(error).__name__)
+        return Error(Fault.of(error), str(Refused.of(error)))
     except Exception:  # a bug stays a bug, in this log; its text must not reach the provider
         logger.exception("no answer to %s: a bug of the tenant client", verb)
         return Error(Fault.BUG, "Bug")
