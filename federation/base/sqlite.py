@@ -6,13 +6,18 @@ into `StorageFailed`.
 """
 
 import os
+import re
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from crypto.errors import PharoahError
+
+TIMEOUT_S = 30.0
+_MADE = re.compile(r"CREATE (?:UNIQUE )?(?:TABLE|INDEX|TRIGGER|VIEW) IF NOT EXISTS (\w+)")
 
 
 class StorageFailed(PharoahError):
@@ -35,7 +40,7 @@ def reporting() -> Iterator[None]:
 class Connection(sqlite3.Connection):
     """A connection that several threads may use; `lock` is held for as long as one of them is in a transaction."""
 
-    def __init__(self, database: str, *, timeout_s: float = 30.0) -> None:
+    def __init__(self, database: str, *, timeout_s: float = TIMEOUT_S) -> None:
         super().__init__(database, timeout=timeout_s, isolation_level=None, check_same_thread=False)
         self.lock = threading.RLock()
 
@@ -70,12 +75,26 @@ def create_file(path: Path) -> None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
+def _keep_a_log(connection: Connection) -> None:
+    """Asks for the write-ahead log; SQLite refuses this, and does not wait, while another one does the same."""
+    until = time.monotonic() + TIMEOUT_S
+    while connection.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+
+
 def open_database(path: Path, schema: str) -> Connection:
     """The database at `path`, created if absent with mode 0600. Every write outside a transaction commits by itself."""
     create_file(path)
     connection = Connection(str(path))
-    connection.execute("PRAGMA journal_mode=WAL")
+    _keep_a_log(connection)
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA foreign_keys=ON")
-    connection.executescript(schema)
+    made = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+    if not made >= set(_MADE.findall(schema)):  # at once, since others may be about to make the same
+        connection.executescript(f"BEGIN IMMEDIATE; {schema} COMMIT;")
     return connection

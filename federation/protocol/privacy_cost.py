@@ -10,7 +10,7 @@
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -165,3 +165,11 @@ def noise_scales(
         return tuple(float(failures_per_unit / (epsilon * share)) for share in shares)
     rho = zcdp_rho(epsilon, delta)
     return tuple(float(failures_per_unit / math.sqrt(2 * rho * share)) for share in shares)
+
+
+def spent_by_window(plans: Iterable[Plan]) -> Mapping[tuple[int, int], PrivacyLoss]:
+    """By window: what a unit in it pays, if it was counted in the round of that window.
+
+    A unit that waited is paid for once too, and the provider does not know which ones did.
+    """
+    return {plan.window: plan_loss(plan) for plan in sorted(plans, key=lambda plan: plan.start_hour)}

@@ -12,14 +12,13 @@ of its window, since failures are noticed late. Missed rounds are held one after
     (8736, 10920, 13104, 15288, 17472)
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
 from crypto.errors import Refusal
 from federation.base.clock import date, dates
-from federation.protocol.plan import HOURS_PER_WEEK, Plan
-from federation.protocol.privacy_cost import PrivacyLoss, plan_loss
+from federation.protocol.plan import HOURS_PER_WEEK
 
 Window = tuple[int, int]
 
@@ -103,14 +102,3 @@ def check_window(window: Window, now_hour: float, window_at: Callable[[float], W
         raise BadWindow(f"{dates(*window)} is not a window of the epoch; {dates(*window_at(start))} is")
     if end > now_hour:
         raise BadWindow(f"{dates(start, end)} has not ended yet")
-
-
-# ---- what rounds cost ------------------------------------------------------------------------------------------------
-
-
-def spent_by_window(plans: Iterable[Plan]) -> Mapping[Window, PrivacyLoss]:
-    """By window: what a unit in it pays, if it was counted in the round of that window.
-
-    A unit that waited is paid for once too, and the provider does not know which ones did.
-    """
-    return {plan.window: plan_loss(plan) for plan in sorted(plans, key=lambda plan: plan.start_hour)}

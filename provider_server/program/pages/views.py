@@ -7,7 +7,7 @@ here shows the outcomes of one tenant's jobs.
 from dataclasses import dataclass
 
 from federation.protocol.bundle import Bundle, PairJudgement, RuleEntry
-from federation.protocol.privacy_cost import plan_loss
+from federation.protocol.privacy_cost import plan_loss, spent_by_window
 from provider_server.program.pages.fabric import FabricView, SpeedView, fabric, speed
 from provider_server.program.pages.findings import Event, FindingRow, Matrix, events, findings, matrix
 from provider_server.program.pages.fleet import ContextView, fleet
@@ -16,7 +16,6 @@ from provider_server.program.pages.plans import PlansView
 from provider_server.program.pages.snapshot import SeenRound, Snapshot
 from provider_server.rounds.planning import PlanSettings, window_at
 from provider_server.rounds.readiness import Known, Lack, lacking
-from provider_server.rounds.schedule import spent_by_window
 from provider_server.rounds.store.round_store import ENDED, RoundState
 
 

@@ -15,7 +15,7 @@ from federation.base.clock import date, dates
 from federation.base.screen import say
 from federation.base.visible import counted_as
 from federation.protocol.plan import Plan
-from federation.protocol.privacy_cost import plan_loss
+from federation.protocol.privacy_cost import plan_loss, spent_by_window
 from provider_server.fleet.release import Release
 from provider_server.program.operations.admin import GivenUp, HeldRound
 from provider_server.program.verbs.console import (
@@ -31,7 +31,6 @@ from provider_server.rounds import pilot as pilots
 from provider_server.rounds.home import CONTROL, founded, open_provider, settings_of
 from provider_server.rounds.looking import look
 from provider_server.rounds.readiness import lacking
-from provider_server.rounds.schedule import spent_by_window
 from provider_server.rounds.store.round_store import Answer
 
 RoundName = Annotated[

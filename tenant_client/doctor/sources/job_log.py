@@ -12,7 +12,7 @@
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -31,12 +31,14 @@ from tenant_client.doctor.sources.survival import (
     CAUGHT,
     ENDED_BADLY,
     GOES_ON,
+    NO_ERROR,
     SUMMED_UP,
     SURVIVED,
     WELL,
     LogLevel,
     Steps,
     begins_again,
+    completed,
     is_teardown,
     part_of,
     record,
@@ -468,8 +470,9 @@ class _Job:
 
     def _end_well(self) -> None:
         """Forgets what came before the job said that it ended well, and what peers say of its end after that."""
+        done = completed(self.leftover.tail, self._failed_at)
         for line in self.leftover.tail:
-            if self._says_well(line) or self._sums_up(line):
+            if self._says_well(line) or self._sums_up(line, done):
                 self._alive_at = self._lived_at = line.number
                 self._earlier.clear()
                 self._caught = [caught for caught in self._caught if caught.seen.line > line.number]
@@ -485,9 +488,9 @@ class _Job:
         lines = {one.line for one in self._failures()}
         return line.number > self._failed_at and (self._alive > 0 or (bool(lines) and lines <= self._in_threads))
 
-    def _sums_up(self, line: Line) -> bool:
-        """Whether this is what a program prints when its whole has ended with results, and nothing failed after it."""
-        if line.number <= self._failed_at or not SUMMED_UP.search(line.text):
+    def _sums_up(self, line: Line, done: Collection[int]) -> bool:
+        """Whether a program says here that it has ended with results, or has done all, and nothing failed later."""
+        if line.number <= self._failed_at or not (line.number in done or SUMMED_UP.search(line.text)):
             return False
         ended = any(ended_itself(one.text) for one in self._kept.values())
         return not ended and not any(
@@ -509,7 +512,7 @@ class _Job:
 
 
 def _tells_well(line: Line) -> bool:
-    return WELL.search(line.text) is not None and not _ERROR_LOOKING.search(line.text)
+    return WELL.search(line.text) is not None and not _ERROR_LOOKING.search(NO_ERROR.sub("", line.text))
 
 
 def _lasting(earlier: Iterable[Evidence]) -> Iterator[tuple[re.Pattern[str], Evidence]]:
@@ -580,7 +583,9 @@ def spokesman(chain: Sequence[Raised]) -> tuple[Raised, Cue | None]:
 
 
 def _hides(raised: Raised, later: Raised) -> bool:
-    """Whether the later one stands for it: it was a probe, or could not be printed."""
+    """Whether the later one stands for it: it was a probe, could not be printed, or missed what could not be made."""
+    if raised.type == "FileNotFoundError" and later.type == "PermissionError":
+        return True
     return raised.type in _PROBES or any(frame.endswith(_PRINTING) for frame in later.frames[-1:])
 
 

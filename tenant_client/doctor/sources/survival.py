@@ -14,13 +14,14 @@ r"""What shows that a job lived on after what looked like its failure: steps, re
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import lru_cache
 from itertools import islice
 
 from tenant_client.doctor.sources.prefixes import NCCL_LINE
-from tenant_client.doctor.sources.scanning import alternation
+from tenant_client.doctor.sources.scanning import Line, alternation
 
 SURVIVED = 5  # so many steps after a failure show that it ended nothing
 STEP = re.compile(r"\b(\d+)/\d+ \[|\biteration\D{0,12}(\d+)|\b(?:step|iter)\W{1,8}(\d+)", re.ASCII | re.IGNORECASE)
@@ -224,6 +225,36 @@ def is_teardown(text: str) -> bool:
     return _BUS_ID.search(text) is not None or (may and _END.search(text) is not None)
 
 
+# ---- how far it came -----------------------------------------------------------------------------------------------
+
+_OF_TOTAL = re.compile(r"(?<![\d./])(\d{1,9})/(\d{1,9})(?![\d./])", re.ASCII)
+_NO_TRAINING = re.compile(
+    r"(?i)\b(?:load\w*|download\w*|fetch\w*|generat\w*|map|filter\w*|token\w*|sav(?:e|ing)|sanity|valid\w*|eval\w*"
+    r"|test\w*|predict\w*|shards?|clients?|ranks?|nodes?|workers?|retr\w+|attempts?|try|tries|restarts?)\b"
+)
+
+
+def completed(lines: Iterable[Line], after: int) -> frozenset[int]:
+    """The lines below line `after` in which training reached its total (`step 2000/2000`), which it had not before."""
+    counted = [(line.number, found) for line in lines if (found := _counted(line.text))]
+    ended = {(what, total) for number, (what, done, total) in counted if number <= after and done == total}
+    begun: set[tuple[str, int]] = set()
+    reached = set()
+    for number, (what, done, total) in counted:
+        if done < total:
+            begun.add((what, total))
+        elif number > after and (what, total) in begun - ended:
+            reached.add(number)
+    return frozenset(reached)
+
+
+def _counted(text: str) -> tuple[str, int, int] | None:
+    found = _OF_TOTAL.search(text, 0, _LOOKED_AT)
+    if found is None or _NO_TRAINING.search(text, 0, found.start()):
+        return None
+    return _NO_LETTER.sub(" ", text[: found.start()]).strip(), int(found[1]), int(found[2])
+
+
 # ---- ends and beginnings -------------------------------------------------------------------------------------------
 
 WELL = re.compile(
@@ -236,6 +267,7 @@ WELL = re.compile(
     r"|\b(?:finished|completed|done|end of) (?:with )?(?:the )?train\w*\b|\ball (?:\w+ )?done\b"
     r"|^\d+ epochs? completed in \d"
     r"|\bsuccessfully (?:completed|finished)\b|\b(?:completed|finished|ended|done|exits|exited) successfully\b"
+    r"|\bsaved model (?:file )?to\b|\bmodel (?:was )?saved\b"
     r"|\b(?:saved|saving|wrote|uploaded) (?:the )?final\b|\bfinal (?:model|checkpoint|weights) (?:was |is )?saved"
     r"|max_(?:epochs|steps)\W{0,2}=\W{0,2}\d+\W{0,2} reached|\bexit ?(?:code|status)\W{1,3}0\b|\bwith code 0\b"
 )
@@ -248,10 +280,13 @@ SUMMED_UP = re.compile(
     r"|(?i:^(?!.*\b\d+ ?(?:of|/) ?\d)\W{0,4}(?:\S{1,30} )?job\b.{0,60}\bsucceeded\W*$)|\bJobState=COMPLETED\b"
     r"|^(?:\[[^\]]{1,40}\] |[+$] )*(?:echo )?(?!.*\b(?:rank|worker|process|pid|task|pod|container|node)\b)"
     r"(?:[\w./-]{1,60} )?(?i:exit(?:ed)?|returned|ended|finished)(?: with)?(?i: exit)?[ _]?(?i:code|status)\W{0,3}0\W*$"
-    r"|^ *(?:\S+ +)*COMPLETED +0:0\s*$"  # as sacct prints it
+    r"|^ *(?:\S+ +)*COMPLETED +0:0\b"  # as sacct prints it
+    r"|^Completed +\d{4}-\d\d-\d\dT|\bNormal termination \(return value 0\)|\b(?:finished|done|ended) rc=0\W*$"
+    r"|^\*\*\* Best metric: \d"
     r"|^=*\s?(?!.*\b(?:failed|errors?)\b)(?:\d+ (?:passed|skipped|x?failed|xpassed|warnings?),? )+in [\d.]+s\b"
     r"|['\"]train_runtime['\"]: |^\*{3,} (?:train|eval) metrics \*{3,}"
 )
+NO_ERROR = re.compile(r"(?i)\b(?:errors?[=:] ?(?:none|0)\b|(?:0|no) errors?\b)")
 ENDED_BADLY = re.compile(r"(?i)\bexit(?:s|ed)?(?: with)?(?: return)?(?: code| status)?\W{1,3}[1-9]")
 _AGAIN = re.compile(
     r"will restart worker group|restart_count=[1-9]"
