@@ -96,5 +96,5 @@ def open_database(path: Path, schema: str) -> Connection:
     connection.execute("PRAGMA foreign_keys=ON")
     made = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
     if not made >= set(_MADE.findall(schema)):  # at once, since others may be about to make the same
-        connection.executescript(f"BEGIN IMMEDIATE; {schema} COMMIT;")
+        connection.executescript(f"BEGIN IMMEDIATE; {schema}; COMMIT")
     return connection
