@@ -236,7 +236,7 @@ def test_an_option_that_is_none_is_named(verb: Called, tmp_path: Path) -> None:
     assert "--no-such-option" in result.stderr
 
 
-ACT = ("run", "federation", "bad-link", "diagnosis")  # they do what they do before they write anything
+ACT = ("run", "sweep", "federation", "bad-link", "diagnosis")  # they do what they do before they write anything
 GARBAGE = ["", "-", "\udcff", "nowhere/at/all", "x" * 5000]
 
 

@@ -216,7 +216,7 @@ def pilot(
     over: Annotated[bool, typer.Option("--end", help="End the pilot: raise the minimums to the defaults.")] = False,
     as_json: AsRows = False,
 ) -> None:
-    """Begin a pilot, with rounds of 3 tenants or more every week, or end it. Writes [plan] of provider.toml.
+    """Begin a pilot, with rounds of 3 tenants or more every week, or end it, in provider.toml.
 
     Tenants refuse plans of a pilot unless they joined with --pilot. The next plan, which is signed, tells every tenant
     its minimums; `pharoah-tenant status` shows them.

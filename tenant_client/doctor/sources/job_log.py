@@ -87,6 +87,7 @@ _NAMES_A_HOST = re.compile(r"host=|://|\('|\b[\w-]+\.[\w.-]+:\d")
 _PRINTING = ("__repr__", "__str__", "__format__")
 _OF_JAX = frozenset({"SimplifiedTraceback", "UnfilteredStackTrace", "JaxStackTraceBeforeTransformation"})  # only frames
 _IN_THREAD = "Exception in thread "  # Python's: the program itself goes on
+_EVENT = re.compile(r"\d+[smhd]\w* +(?:Normal|Warning) +\w+ +\w+/\S")  # of Kubernetes, shown beside the log
 _OF_SLURM = re.compile(r"^(?:slurmstepd|slurmd|epilog)\b")
 _WORKER_LEFT = "exited unexpectedly"  # of a data loader; PyTorch gives no reason
 
@@ -306,8 +307,10 @@ class _Job:
         if any(level_of(one.reason) is Level.PROGRAM and one.reason not in _OF_AN_END for one in failed):
             return
         first = min((one.line for one in failed), default=0)
-        tail = [line for line in self.leftover.tail if self._alive_at < line.number < first]
-        word = last_words.notice(tail)
+        may_tell = (line for line in self.leftover.tail if failed or self._failures())
+        word = last_words.notice(
+            [line for line in may_tell if self._alive_at < line.number < first or _EVENT.match(line.text)]
+        )
         if word is not None:
             self._keep(self._evidence(word.cue, word.line.number, word.text, word.line.text, Form.LAST_WORDS))
 
