@@ -49,7 +49,8 @@ _JSON = re.compile(
     r'(?s)\s*+\{(?=.{0,16000}"job_id"\s*:)(?=.{0,16000}"(?:job_)?state"\s*:)(?=.{0,16000}"(?:jobs|exit_code)"\s*:)'
 )
 _NODES = re.compile(
-    r"\s*+(?:(?:\w{3} \w{3} [^\n]*\n)?(?=[^\n]*\bREASON\b)(?=[^\n]*\b(?:NODELIST|HOSTNAMES)\b)(?:[A-Z:_]++[ \t]*+){1,8}+\r?(?:\n|$)"
+    r"\s*+(?:(?:\w{3} \w{3} [^\n]*\n)?(?=[^\n]*\bREASON\b)(?=[^\n]*\b(?:NODELIST|HOSTNAMES)\b)"
+    r"(?:[A-Z:_]++[ \t]*+){1,8}+\r?(?:\n|$)"
     r"|NodeName=\S+\s|(?:\w+\|)*NodeName\|)"
 )
 _NODES_JSON = re.compile(
