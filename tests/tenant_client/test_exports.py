@@ -94,6 +94,15 @@ def test_a_document_of_records_is_read(document: Any, indent: int | None, tmp_pa
     assert diagnosed(json.dumps(document, indent=indent), tmp_path).reason == "key_error"
 
 
+@pytest.mark.parametrize("header", ["Date,Host,Message", '"@timestamp","host","message"', "_time,host,_raw"])
+def test_a_table_of_records_is_read_in_the_order_of_time(header: str, tmp_path: Path) -> None:
+    quoted = (one.replace('"', '""') for one in SAID)
+    rows = [f'"{at(number)}",n7,"{one}"\n' for number, one in enumerate(quoted)]
+    assert diagnosed(f"{header}\n{''.join(rows[::-1])}", tmp_path).reason == "key_error"
+    assert said(f"{header}\n{''.join(rows[::-1])}")[:2] == [*SAID[:2]]
+    assert not looks_like("step,loss,timestamp\n1,2.0,1777000000\n")
+
+
 @pytest.mark.parametrize("form", ALL)
 def test_a_healthy_export_names_no_cause(form: Any, tmp_path: Path) -> None:
     found = diagnosed(lines(*(form(n, f"step {n} loss {9 - n}.0") for n in range(9))), tmp_path)

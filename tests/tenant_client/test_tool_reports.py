@@ -296,6 +296,11 @@ def ip_link(flags: str) -> str:
     )
 
 
+def kubectl(status: str) -> str:
+    rows = f"n1     Ready    <none>   40d   v1.33.5\nn9     {status}   <none>   40d   v1.33.5\n"
+    return f"NAME   STATUS   ROLES    AGE   VERSION\n{rows}"
+
+
 BUS = "00000000:0F:00.0"
 ROWS: list[tuple[Callable[..., str], object, object, str, str]] = [
     (nvidia_q, 2, 0, "ecc_error", BUS),
@@ -341,6 +346,7 @@ ROWS: list[tuple[Callable[..., str], object, object, str, str]] = [
         "network_error",
         "port n1/P1",
     ),
+    (kubectl, "NotReady,SchedulingDisabled", "Ready,SchedulingDisabled", "node_failure", "n9"),
     (sinfo, "down*", "alloc", "node_failure", "n9"),
 ]
 IDS = [f"{report.__name__}-{number}" for number, (report, *_) in enumerate(ROWS)]

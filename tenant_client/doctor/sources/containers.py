@@ -13,7 +13,7 @@ import re
 
 from tenant_client.doctor.sources.scanning import Line
 
-_TEXTS = (
+TEXTS = (
     *("log", "message", "msg", "textPayload", "data", "event", "line"),
     *("_raw", "@message", "Message", "LogMessage", "LogEntry", "LogEntry_s", "stringValue", "body", "content"),
 )
@@ -43,7 +43,7 @@ def lines_of(line: Line) -> list[Line]:
 
 def text_of(record: dict[str, object], depth: int = 0) -> str:
     """What a program said in a record, at any depth, with the traceback beside it; "" for nothing."""
-    said, trace, level = _first(record, _TEXTS), _trace(record, depth), _first(record, _LEVELS)
+    said, trace, level = _first(record, TEXTS), _trace(record, depth), _first(record, _LEVELS)
     if said[:1] == "{" and depth < _MOST_DEPTH:  # a JSON logger in a container
         said = _of_json(said, depth + 1) or said
     if not said and depth < _MOST_DEPTH:
@@ -56,7 +56,7 @@ def text_of(record: dict[str, object], depth: int = 0) -> str:
 
 def is_wrapped(record: dict[str, object]) -> bool:
     """Whether what a program said lies deeper than in the record itself."""
-    return not _first(record, _TEXTS) and bool(text_of(record))
+    return not _first(record, TEXTS) and bool(text_of(record))
 
 
 def _of_json(text: str, depth: int = 0) -> str:

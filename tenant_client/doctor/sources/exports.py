@@ -1,8 +1,9 @@
 r"""Records that a log service exported: the lines of the program in them, the oldest first.
 
 Datadog, Elastic, Splunk, Loki, CloudWatch, Google, Azure and OpenTelemetry write JSON: a record a line, or one document
-with a list of them, each with what the program said some records deep, and often the newest first. Each record
-becomes a line with its number, of which carriage returns part the lines of its text.
+with a list of them, each with what the program said some records deep; or a table as CSV, with a column for it and one
+for its time. Often the newest is the first. Each record becomes a line with its number, of which carriage returns part
+the lines of its text.
 
 Guarantees: any text ends in lines. A record without text is an empty one. Where records have a time each, they come in
 its order, and those of the same time as they stand, or the last first where the file is the newest first.
@@ -12,6 +13,8 @@ its order, and those of the same time as they stand, or the last first where the
 (True, False)
 """
 
+import csv
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -19,14 +22,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, beginning, joined
-from tenant_client.doctor.sources.containers import is_wrapped, text_of
+from tenant_client.doctor.sources.containers import TEXTS, is_wrapped, text_of
 from tenant_client.doctor.sources.prefixes import stamp
 
-_MOST_BYTES, _MOST_DEPTH, _FIRST = 1 << 26, 6, 20
+_MOST_BYTES, _MOST_DEPTH, _FIRST, _LINE = 1 << 26, 6, 20, 2000
 _TIMES = (
     *("timestamp", "@timestamp", "time", "ts", "_time", "date", "TimeGenerated", "timeUnixNano", "eventTime"),
     *("observedTimeUnixNano", "receiveTimestamp"),
 )
+_COLUMNS = {"Date": "timestamp", "Time": "timestamp", "Line": "message", "Content": "message"}  # of tables
 _TIMED_IN = ("attributes", "content", "_source", "result", "fields", "event")
 _ANOTHER_S_OBJECT = re.compile(r'"(?:apiVersion|@odata\.\w+|schemaVersion|traceEvents)"\s*:')
 _LIST = re.compile(r'(?s)\s*[\[{].{0,4000}?"(?:[@_]?message|_raw|log|textPayload|LogMessage|LogEntry|values|body)"\s*:')
@@ -40,6 +44,8 @@ class _Record:
 
 def looks_like(head: str) -> bool:
     """Whether a file that begins so is an export, unless its records may be read as they come."""
+    if _is_table(head):
+        return True
     if head.lstrip()[:1] not in ("{", "[") or _ANOTHER_S_OBJECT.search(head):
         return False
     documents = [one for line in head.splitlines()[:_FIRST] if isinstance(one := _document(line), dict)]
@@ -54,6 +60,8 @@ def of_jobs(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Capped
     text = beginning(reader, limits, _MOST_BYTES)
     whole = _document(text)
     documents = map(_document, text.splitlines()) if whole is None else iter([whole])
+    if _is_table(text):
+        documents = _rows(text)
     records = [record for one in documents for record in (list(_records(one)) or [_Record("", None)])]
     if not any(one.text for one in records):
         records = [_Record(line, None) for line in text.splitlines()]
@@ -68,6 +76,22 @@ def _document(text: str) -> object:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _is_table(text: str) -> bool:
+    header = text[:_LINE].lstrip("\ufeff").partition("\n")[0].replace('"', "").split(",")
+    names = {_COLUMNS.get(name.strip(), name.strip()) for name in header}
+    return not (names.isdisjoint(TEXTS) or names.isdisjoint(_TIMES))
+
+
+def _rows(text: str) -> Iterator[dict[str, object]]:
+    rows = csv.reader(io.StringIO(text))
+    try:
+        names = [_COLUMNS.get(name.strip(), name.strip()) for name in next(rows, [])]
+        for cells in rows:
+            yield dict(zip(names, cells, strict=False))
+    except csv.Error:  # a cell beyond the module's limit
+        return
 
 
 def _by_time(records: list[_Record]) -> list[_Record]:

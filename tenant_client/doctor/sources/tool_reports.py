@@ -463,7 +463,7 @@ def _any() -> re.Pattern[str]:
     """What all reports begin with: a file that has none of it is asked nothing more."""
     return re.compile(
         r"\s*(?:[\[{]|<[?!n]|=|\+[-=+]{8}|#|-[-IWE]|\d+/\d+: |NPU ID|GPU|CA '|Infini|Errors |ibwarn|NIC |Operat"
-        r"|mx-smi|-{20}|Running v|Load|link |PARTITION|NODELIST|Success"
+        r"|mx-smi|-{20}|Running v|Load|link |NAME +STATUS|PARTITION|NODELIST|Success"
         r"|Settings for |\d+: \S+: <|\w{3} \w{3} |[\w.@-]{1,40}:?\s*\nNIC |DCGM_FI_"
         r"|[\w.-]+(?: \[[^\]\n]*\])?, ?)"
     )
