@@ -507,7 +507,7 @@ def test_any_text_ends_in_evidence_or_none(
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"gpu": 0, "ecc": ' * 5000, "x, " * 100_000, "=" * 100_000, "# " * 50_000]
+    "text", ["[" * 100_000, '{"gpu": 0, "ecc": ' * 5000, "x, " * 100_000, "=" * 100_000, "# " * 50_000, "$ a\n" * 5000]
 )
 def test_long_beginnings_are_soon_dismissed(text: str) -> None:
     assert not tool_reports.looks_like(text[: 16 << 10]) or list(read(text)) is not None

@@ -144,7 +144,11 @@ def _system_log(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence |
 
 
 def _exported(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | Leftover]:
-    return _job_log(exports.of_jobs(reader, limits), limits)
+    begin = reader.read(min(_MOST_OF_A_REPORT, limits.total_bytes))
+    if len(begin) == _MOST_OF_A_REPORT:  # too long to be put in order: its lines are read as they come
+        return _job_log(CappedReader(_Rejoined(begin, reader), reader.file, limits.total_bytes), limits)
+    whole = CappedReader(io.BytesIO(begin), reader.file, limits.total_bytes)
+    return _job_log(exports.of_jobs(whole, limits), limits)
 
 
 def _nothing(reader: CappedReader, limits: ReadLimits) -> tuple[Found, ...]:

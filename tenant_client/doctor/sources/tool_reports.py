@@ -37,7 +37,7 @@ SOURCE = "tool_report"
 _XID = "xid"  # the value is a code of xid.toml
 _FILE = "tool_reports.toml"
 _MOST_BYTES, _MOST_VALUES, _MOST_FOUND, _MOST_DEPTH = 1 << 25, 1 << 20, 256, 32
-_LONGEST, _SHOWN, _PATH, _TEXT = 400, 4, 4, 400
+_LONGEST, _SHOWN, _PATH, _TEXT, _MOST_COMMANDS = 400, 4, 4, 400, 16
 _WORD, _HUMP = re.compile(r"[^a-z0-9]+"), re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
 _DEVICE_KEYS = (
     "pci_bus_id",
@@ -130,11 +130,13 @@ class Fault:
 
 def tool_of(head: str) -> Tool | None:
     """The tool whose report begins so, below the command that printed it or without."""
-    if not _any().match(head):
-        below = below_command(head)
-        return tool_of(below) if below else None
-    found = next((tool for tool, begins in _tools() if begins.match(head)), None)
-    return found or (tool_of(below) if (below := below_command(head)) else None)
+    for _ in range(_MOST_COMMANDS):
+        found = next((tool for tool, begins in _tools() if begins.match(head)), None) if _any().match(head) else None
+        below = "" if found else below_command(head)
+        if not below:
+            return found
+        head = below
+    return None
 
 
 def looks_like(head: str) -> bool:
