@@ -292,6 +292,7 @@ def ip_link(flags: str) -> str:
     return (
         "1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 qdisc noqueue state UNKNOWN mode DEFAULT\n    link/loopback 00:00\n"
         f"4: ib2: <{flags}> mtu 4092 qdisc mq state UP mode DEFAULT\n"
+        "7: eno2: <NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1500 qdisc mq state DOWN mode DEFAULT\n"
         "9: docker0: <NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1500 qdisc noqueue state DOWN mode DEFAULT\n"
     )
 
