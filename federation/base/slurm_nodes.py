@@ -31,9 +31,16 @@ UNKNOWN = "unknown"
 _TABLE = "slurm_reasons.toml"
 _OPEN = frozenset({"", "Unknown", "None", "0"})
 _BY_PLAN = re.compile(r"MAINT|RESERV|POWER|PLANNED|REBOOT", re.IGNORECASE)
-_OUT = re.compile(r"DOWN|DRAIN|FAIL|NOT_RESPONDING|ERROR", re.IGNORECASE)
-_SINFO_R = re.compile(r"\s*REASON\s+USER\s+TIMESTAMP\s+NODELIST\b")
-_REASON_ROW = re.compile(r"(.*?)\s+\S+\s+(\d{4}-\d\d-\d\dT[\d:]{5,8}|\d{9,10})\s+(\S+)\s*", re.ASCII)
+_OUT = re.compile(r"DOWN|DRAIN|DRNG|FAIL|NOT_RESPONDING|ERROR", re.IGNORECASE)
+_SINFO = re.compile(r"(?=.*\bREASON\b)(?=.*\b(?:NODELIST|HOSTNAMES)\b)(?:[A-Z:_]++[ \t]*+){1,8}+")
+_DATE = re.compile(r"\w{3} \w{3} +\d+ [\d:]{8} \d{4}\s*")  # above what `sinfo -l` prints
+_LINE = 500
+_CELLS = {
+    "REASON": r"(?P<reason>\S.*?|)",
+    "TIMESTAMP": r"(?P<since>\d{4}-\d\d-\d\dT[\d:]{5,8}|\d{9,10})",
+    "STATE": r"(?P<state>[A-Za-z]\S*)",
+    "NODELIST": r"(?P<nodes>\S+)",
+}
 _SHOWN = re.compile(r"NodeName=(\S+)\s")
 _SHOWN_STATE = re.compile(r"\bState=(\S+)")
 _SHOWN_REASON = re.compile(r"\bReason=(.*?) *\[[^\]@]*@([^\]]+)\]")
@@ -56,10 +63,10 @@ def events_of(text: str, left_out: list[str]) -> list[Event] | None:
     Times are hours since 1970, or as they stand; empty where nothing tells them. Rows without a node, which tell of
     the whole cluster, are told in `left_out`.
     """
-    first_line = next((line for line in text.splitlines() if line.strip()), "")
+    first_line = next((line for line in text.splitlines() if line.strip() and not _DATE.fullmatch(line)), "")
     if set(map(str.strip, first_line.split("|"))) >= COLUMNS:
         return list(_events(text, left_out))
-    if _SINFO_R.match(first_line):
+    if _SINFO.fullmatch(first_line):
         return list(_reasons(text, left_out))
     if _SHOWN.match(first_line):
         return list(_shown(text))
@@ -118,13 +125,25 @@ def _listed(states: str | list[str]) -> list[str]:
 
 def _reasons(text: str, left_out: list[str]) -> Iterator[Event]:
     """Of what `sinfo -R` prints."""
-    _, *lines = filter(str.strip, text.splitlines())
+    header, *lines = (line for line in text.splitlines() if line.strip() and not _DATE.fullmatch(line))
+    form = _form_of(header)
     for place, line in enumerate(lines, start=1):
-        if row := _REASON_ROW.fullmatch(line):
-            for node in hostlist(row[3]):
-                yield place, node, _hours(row[2]), "", _kind(row[1].strip())
-        elif not _SINFO_R.match(line):  # several partitions have a header each
+        if row := form.fullmatch(line[:_LINE]):
+            one = row.groupdict()
+            state = one.get("state") or ("" if one["reason"].lower() == "none" else "down")
+            if _OUT.search(state) and not _BY_PLAN.search(state):
+                for node in hostlist(one["nodes"]):
+                    yield place, node, _hours(one.get("since") or ""), "", _kind(one["reason"])
+        elif not _SINFO.fullmatch(line):  # several partitions have a header each
             left_out.append(f"row {place}: nothing tells since when it is out")
+
+
+def _form_of(header: str) -> re.Pattern[str]:
+    """What a row below these columns is: a reason may have blanks, as no other cell has."""
+    names = list(dict.fromkeys(header.split()))
+    if "NODELIST" not in names:
+        names[names.index("HOSTNAMES")] = "NODELIST"
+    return re.compile(r"\s*" + r"\s+".join(_CELLS.get(name, r"\S+") for name in names) + r"\s*", re.ASCII)
 
 
 def _shown(text: str) -> Iterator[Event]:

@@ -58,6 +58,23 @@ def kubelet(*lines: str) -> str:
     return "".join(f"{begin}{line}\n" for line in ('"SyncLoop ADD" source="api" pods=["ml/job-0"]', *lines))
 
 
+def node(*, disk: str = "False", ready: str = "True", event: str = "<none>") -> str:
+    own = ("Conditions:", f"  DiskPressure  {disk}  KubeletDisk", f"  Ready  {ready}  Kubelet", "Capacity:", "  cpu: 8")
+    begin = "Name:               gpu-7\nRoles:              <none>\nTaints:             nvidia.com/gpu:NoSchedule\n"
+    return begin + "\n".join((*own, f"Events:  {event}", ""))
+
+
+def node_object(reason: str) -> str:
+    """Ready, or not for this reason."""
+    conditions = [{"reason": "KubeletHasNoDiskPressure", "status": "False"}, {"reason": reason, "status": "?"}]
+    own = {"apiVersion": "v1", "kind": "Node", "metadata": {"labels": {"kubernetes.io/hostname": "gpu-7"}}}
+    return json.dumps({**own, "status": {"conditions": conditions}}, indent=1)
+
+
+def event(kind: str, reason: str, said: str) -> str:
+    return f"\n  Type  Reason  Age  From  Message\n  {kind}   {reason}   3m (x4 over 9m)   kubelet   {said}"
+
+
 def slurm(*lines: str) -> str:
     said = ("sched: Allocate JobId=91 NodeList=n[1-4] #CPUs=96 Partition=train", *lines)
     return "".join(f"[2026-05-02T10:00:{at:02}.000] {line}\n" for at, line in enumerate(said))
@@ -153,6 +170,42 @@ TOLD = {
         kubelet('"Killing container" message="Container trainer failed liveness probe, will be restarted"'),
         "killed",
     ),
+    "kubelet, driver": (
+        kubelet('"Unhandled Error" err="container start failed: nvml error: driver/library version mismatch: unknown"'),
+        "driver_mismatch",
+    ),
+    "kubelet, toolkit": (
+        kubelet('"Unhandled Error" err="runc create failed: nvidia-container-cli: device error: 3: unknown device"'),
+        "cuda_error",
+    ),
+    "kubelet, command": (
+        kubelet('"Error syncing pod" err="RunContainerError: exec: \\"train\\": executable file not found in $PATH"'),
+        "file_not_found_error",
+    ),
+    "node, disk": (node(disk="True"), "disk_full"),
+    "node, disk by event": (
+        node(event=event("Warning", "EvictionThresholdMet", "Attempting to reclaim ephemeral-storage")),
+        "disk_full",
+    ),
+    "node, memory by event": (
+        node(event=event("Warning", "SystemOOM", "System OOM encountered, victim process: python")),
+        "host_out_of_memory",
+    ),
+    "node, no heartbeat": (node(ready="Unknown"), "node_failure"),
+    "node as JSON": (node_object("NodeStatusUnknown"), "node_failure"),
+    "nodes as JSON": (
+        json.dumps({"apiVersion": "v1", "items": [json.loads(node_object("KubeletHasDiskPressure"))]}),
+        "disk_full",
+    ),
+    "node as YAML": (
+        "apiVersion: v1\nkind: Node\nstatus:\n  conditions:\n  - reason: KubeletNotReady\n",
+        "node_failure",
+    ),
+    "node, GPU": (node(event=event("Warning", "XIDError", "GPU 3 Xid 79")), "device_lost"),
+    "Redfish, a GPU to be reset": (
+        redfish(WELL, ("Critical", "Base.1.18.ResetRequired", "a component reset is required, 'GPU_SXM_2'")),
+        "cuda_error",
+    ),
     "containerd": (
         'time="2026-05-02T10:00:00Z" level=info msg="StartContainer returns successfully"\n'
         'time="2026-05-02T10:00:09Z" level=info msg="TaskOOM event container_id:\\"ab\\""\n',
@@ -200,6 +253,12 @@ HEALTHY = {
         "error: Nodes n3 not responding",
         "Node n3 now responding",
         "update_node: node n5 reason set to: maintenance of the rack",
+    ),
+    "node": node(event=event("Normal", "NodeReady", "Node gpu-7 status is now: NodeReady")),
+    "node as JSON": node_object("KubeletReady"),
+    "node whose disk came back": node(
+        event=event("Warning", "FreeDiskSpaceFailed", "Failed to garbage collect")
+        + "\n  Normal   NodeHasNoDiskPressure   2m   kubelet   Node gpu-7 status is now: NodeHasNoDiskPressure"
     ),
     "PBS": pbs("Exit_status=0 resources_used.walltime=00:59:00"),
     "SGE": qacct("0", "0"),

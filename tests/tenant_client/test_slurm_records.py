@@ -89,8 +89,12 @@ def test_tasks_of_an_array_are_jobs_of_their_own() -> None:
         "9                FAILED     0:11         n1 \n",
         "JobId=9 JobName=\n   JobState=FAILED Reason=RaisedSignal:11(Segmentation_fault) ExitCode=0:0\n"
         "   NodeList=n1\n",
+        "ada@login3:~> sacct -j 9 -o JobID%-8,Start,NodeList%24,State%12,ExitCode\n"
+        "JobID                  Start                 NodeList        State ExitCode \n"
+        "-------- ------------------- ------------------------ ------------ -------- \n"
+        "9        2026-05-02T10:00:00                       n1       FAILED     0:11 \n",
     ],
-    ids=["bars", "commas", "tabs", "widths", "scontrol"],
+    ids=["bars", "commas", "tabs", "widths", "scontrol", "below a prompt"],
 )
 def test_columns_stand_in_any_order_between_any_signs(text: str) -> None:
     ((reason, host, _),) = jobs(text)
@@ -212,6 +216,23 @@ WHY = "   Reason={} [root@2026-03-04T05:06:07]"
             "n7",
             "since 2026-03-04T05:06:07",
         ),
+        (
+            "$ sinfo -R\n" + SINFO + "gres/gpu count repor slurm     2026-03-04T05:06:07 n7\n",
+            "device_lost",
+            "n7",
+            "gres gpu count",
+        ),
+        (
+            "Wed Mar 04 06:00:00 2026\nREASON     USER         TIMESTAMP           STATE  NODELIST\n"
+            "ECC errors root(0)      2026-03-04T05:06:07 drain  n7\n"
+            "planned    root(0)      2026-03-04T05:06:07 maint  n8\n",
+            "ecc_error",
+            "n7",
+            "node n7: ECC errors, since",
+        ),
+        ("NODELIST STATE REASON\nn6 idle none\nn7 drng* NVSwitch fatal error\n", "nvlink_error", "n7", "NVSwitch"),
+        ("HOSTNAMES REASON\nn6 none\nn7 GPU 3 fell off the bus\n", "device_lost", "n7", "GPU 3 fell"),
+        ("HOSTNAMES REASON\nn6 none\nn7 none\n", "", "", "none is out"),
         (
             SHOWN.format("DOWN*", WHY.format("Node unexpectedly rebooted")),
             "node_failure",

@@ -273,6 +273,35 @@ def sinfo(state: str) -> str:
     )
 
 
+def remapped(failure: str) -> str:
+    begin = "gpu_uuid, gpu_bus_id, remapped_rows.correctable, remapped_rows.uncorrectable, remapped_rows.failure\n"
+    return f"{begin}GPU-1a, {BUS}, 2, 0, {failure}\nGPU-2b, 00000000:1F:00.0, 0, 0, No\n"
+
+
+def retired(cause: str) -> str:
+    return f"gpu_bus_id, retired_pages.address, retired_pages.cause\n{BUS}, 0x0000000000001234, {cause}\n"
+
+
+def settings_of(link: str) -> str:
+    """Of two ports, below the command."""
+    up = "Settings for ens2np0:\n\tSpeed: 400000Mb/s\n\tLink detected: yes\n"
+    return f"root@n7:~# ethtool ens2np0; ethtool ens3np0\n{up}Settings for ens3np0:\n\tLink detected: {link}\n"
+
+
+def ip_link(flags: str) -> str:
+    return (
+        "1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 qdisc noqueue state UNKNOWN mode DEFAULT\n    link/loopback 00:00\n"
+        f"4: ib2: <{flags}> mtu 4092 qdisc mq state UP mode DEFAULT\n"
+        "7: eno2: <NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1500 qdisc mq state DOWN mode DEFAULT\n"
+        "9: docker0: <NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1500 qdisc noqueue state DOWN mode DEFAULT\n"
+    )
+
+
+def kubectl(status: str) -> str:
+    rows = f"n1     Ready    <none>   40d   v1.33.5\nn9     {status}   <none>   40d   v1.33.5\n"
+    return f"NAME   STATUS   ROLES    AGE   VERSION\n{rows}"
+
+
 BUS = "00000000:0F:00.0"
 ROWS: list[tuple[Callable[..., str], object, object, str, str]] = [
     (nvidia_q, 2, 0, "ecc_error", BUS),
@@ -280,6 +309,8 @@ ROWS: list[tuple[Callable[..., str], object, object, str, str]] = [
     (nvidia_csv, "3", "0", "ecc_error", "1"),
     (nvidia_csv, "[Unknown Error]", "[N/A]", "device_lost", "1"),
     (nvidia_csv, "[GPU is lost]", "0", "device_lost", "1"),
+    (remapped, "Yes", "No", "ecc_error", BUS),
+    (retired, "Double Bit ECC", "Single Bit ECC", "ecc_error", BUS),
     (nvidia_table, "5", "0", "ecc_error", BUS),
     (nvidia_table, "ERR!", "N/A", "device_lost", BUS),
     (nvlink, "<inactive>", "25 GB/s", "nvlink_error", "1"),
@@ -301,6 +332,9 @@ ROWS: list[tuple[Callable[..., str], object, object, str, str]] = [
     (errors_of, 3, 0, "network_error", "link n1 mlx5_0 port 1 to leaf1 port 7"),
     (counters, 50, 3, "network_error", "port Lid 5 port 7"),
     (ethtool, 700, 0, "network_error", "the port"),
+    (settings_of, "no (Autoneg, No partner detected)", "no (No cable)", "network_error", "port ens3np0"),
+    (settings_of, "no", "yes", "network_error", "port ens3np0"),
+    (ip_link, "NO-CARRIER,BROADCAST,UP", "BROADCAST,UP,LOWER_UP", "network_error", "port ib2"),
     (mlxlink, "Polling", "Active", "network_error", "the port"),
     (ibstat, "Down", "Active", "network_error", "port mlx5_1 port 1"),
     (ibstatus, "1: DOWN", "4: ACTIVE", "network_error", "port mlx5_1 port 1"),
@@ -313,6 +347,7 @@ ROWS: list[tuple[Callable[..., str], object, object, str, str]] = [
         "network_error",
         "port n1/P1",
     ),
+    (kubectl, "NotReady,SchedulingDisabled", "Ready,SchedulingDisabled", "node_failure", "n9"),
     (sinfo, "down*", "alloc", "node_failure", "n9"),
 ]
 IDS = [f"{report.__name__}-{number}" for number, (report, *_) in enumerate(ROWS)]
@@ -473,7 +508,7 @@ def test_any_text_ends_in_evidence_or_none(
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"gpu": 0, "ecc": ' * 5000, "x, " * 100_000, "=" * 100_000, "# " * 50_000]
+    "text", ["[" * 100_000, '{"gpu": 0, "ecc": ' * 5000, "x, " * 100_000, "=" * 100_000, "# " * 50_000, "$ a\n" * 5000]
 )
 def test_long_beginnings_are_soon_dismissed(text: str) -> None:
     assert not tool_reports.looks_like(text[: 16 << 10]) or list(read(text)) is not None

@@ -22,6 +22,7 @@ from federation.base.reading import CappedReader, ReadLimits, SourceError, form_
 from tenant_client.doctor.sources import (
     elastic,
     event_logs,
+    exports,
     flight_recorder,
     host_log,
     job_log,
@@ -142,6 +143,14 @@ def _system_log(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence |
     return _job_log(host_log.of_jobs(reader, Head.of(reader).text, limits), limits)
 
 
+def _exported(reader: CappedReader, limits: ReadLimits) -> Iterator[Evidence | Leftover]:
+    begin = reader.read(min(_MOST_OF_A_REPORT, limits.total_bytes))
+    if len(begin) == _MOST_OF_A_REPORT:  # too long to be put in order: its lines are read as they come
+        return _job_log(CappedReader(_Rejoined(begin, reader), reader.file, limits.total_bytes), limits)
+    whole = CappedReader(io.BytesIO(begin), reader.file, limits.total_bytes)
+    return _job_log(exports.of_jobs(whole, limits), limits)
+
+
 def _nothing(reader: CappedReader, limits: ReadLimits) -> tuple[Found, ...]:
     return ()
 
@@ -214,6 +223,7 @@ FORMATS = (
     Format(host_log.BUG_REPORT, _of_host(host_log.BUG_REPORT), kernel_log.read),
     Format(host_log.SYSTEM_LOG, _of_host(host_log.SYSTEM_LOG), _system_log),
     *(Format(form, _of_host(form), _nothing) for form in host_log.OTHERS),
+    Format("export of a log service", lambda head: exports.looks_like(head.text), _exported),
     Format(EMPTY, lambda head: not head.data.strip() and len(head.data) < _HEAD, _nothing),
     Format(JOB_LOG, lambda head: bool(head.text), _job_log),
     Format("unknown", lambda head: True, _unknown),

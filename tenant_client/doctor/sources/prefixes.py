@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 
 _LOOKED_AT = 512
+_PROMPT = re.compile(
+    r"(?:[\w.@~:/\[\]() -]{0,80}[$#>+] ?(?:[A-Z_]{1,40}=\S* )*(?:sudo )?[a-z][\w./-]*(?: [^\n]*)?\n(?:[ \t]*\n)*){1,4}"
+)
 _NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _MONTHS = {name: n for n, name in enumerate(_NAMES, 1)}
 _CLOCK = r"(?P<H>\d\d):(?P<M>\d\d):(?P<S>\d\d)"
@@ -60,6 +63,12 @@ class LineOrigin:
     rank: int | None = None
     host: str = ""
     gpu: str = ""
+
+
+def below_command(text: str) -> str:
+    """What stands below a command at a prompt; "" where there is none."""
+    prompt = _PROMPT.match(text)
+    return text[prompt.end() :] if prompt else ""
 
 
 def place(text: str) -> LineOrigin:

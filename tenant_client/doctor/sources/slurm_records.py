@@ -32,6 +32,7 @@ from federation.protocol.toml_tables import convert, loads, shipped
 from tenant_client.doctor.sources import exit_status
 from tenant_client.doctor.sources.cues import match_line
 from tenant_client.doctor.sources.evidence import Evidence, NoFault, Role
+from tenant_client.doctor.sources.prefixes import below_command
 from tenant_client.doctor.sources.reasons import UNKNOWN
 
 SOURCE = "slurm_records"
@@ -47,7 +48,11 @@ _SHOWN = re.compile(r"\s*JobId=\d+ ")
 _JSON = re.compile(
     r'(?s)\s*+\{(?=.{0,16000}"job_id"\s*:)(?=.{0,16000}"(?:job_)?state"\s*:)(?=.{0,16000}"(?:jobs|exit_code)"\s*:)'
 )
-_NODES = re.compile(r"\s*(?:REASON\s+USER\s+TIMESTAMP\s+NODELIST\b|NodeName=\S+\s|(?:\w+\|)*NodeName\|)")
+_NODES = re.compile(
+    r"\s*+(?:(?:\w{3} \w{3} [^\n]*\n)?(?=[^\n]*\bREASON\b)(?=[^\n]*\b(?:NODELIST|HOSTNAMES)\b)"
+    r"(?:[A-Z:_]++[ \t]*+){1,8}+\r?(?:\n|$)"
+    r"|NodeName=\S+\s|(?:\w+\|)*NodeName\|)"
+)
 _NODES_JSON = re.compile(
     r'(?s)\s*+\{(?=.{0,16000}"(?:nodes|sinfo)"\s*:\s*\[)'
     r'(?=.{0,16000}"(?:slurmd_start_time|state_flags|reason_changed_at|cpu_load|alloc_cpus|partitions?|weight)"\s*:)'
@@ -86,6 +91,7 @@ class Job:
 
 def looks_like_jobs(head: str) -> bool:
     """Whether a file that begins so is a record of jobs."""
+    head = below_command(head) or head
     return any(form.match(head) for form in (_SHOWN, _HEADER, _QUEUE)) or (
         head.lstrip()[:1] == "{" and bool(_JSON.match(head))
     )
@@ -93,6 +99,7 @@ def looks_like_jobs(head: str) -> bool:
 
 def looks_like_nodes(head: str) -> bool:
     """Whether a file that begins so is a record of nodes that are out."""
+    head = below_command(head) or head
     return bool(_NODES.match(head) or (head.lstrip()[:1] == "{" and _NODES_JSON.match(head)))
 
 
@@ -334,12 +341,17 @@ def read_nodes(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Ite
         more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
         what = (kind.rpartition("/")[2] if kind != UNKNOWN else "no reason told") + since[kind]
         cue = match_line(what, ("kernel", "job"))
-        reason = cue.reason if cue else _of_kind(kind)
+        reason = cue.reason if cue else _said(what) or _of_kind(kind)
         text = f"{'node' if len(named) == 1 else 'nodes'} {', '.join(named[:_MOST_NAMED])}{more}: {what}"[:_TEXT]
         yield Evidence(reason, Role.SYMPTOM, SOURCE, reader.file, 0, text, None, None, named[0])
     if not out:
         by_plan = f" but {counted_as(len(lasting), 'node')} by plan" if lasting else ""
         yield NoFault(f"a record of nodes: none is out{by_plan}")
+
+
+def _said(what: str) -> str:
+    """The reason of the table whose words the text has; "" for none."""
+    return next((reason for reason, words in _table().said.items() if re.search(words, what, re.IGNORECASE)), "")
 
 
 def _of_kind(kind: str) -> str:
@@ -358,6 +370,7 @@ def reason_of(state: str) -> str:
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: dict[str, str]
     node: dict[str, str]
+    said: dict[str, str]
 
 
 @cache
@@ -366,5 +379,8 @@ def _table() -> _Table:
 
 
 def _text(reader: CappedReader, limits: ReadLimits) -> str:
+    """What stands below a command that printed it, each line in its place."""
     text = beginning(reader, limits, _MOST_BYTES)
+    if below := below_command(text):
+        text = "\n" * (text.count("\n") - below.count("\n")) + below
     return text.lstrip() if text.lstrip()[:1] == "{" else text  # columns keep their places

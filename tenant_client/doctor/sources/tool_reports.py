@@ -29,6 +29,7 @@ from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits, be
 from federation.base.visible import counted_as
 from federation.protocol.toml_tables import BadTable, convert, loads, shipped
 from tenant_client.doctor.sources.evidence import Evidence, NoFault, Role
+from tenant_client.doctor.sources.prefixes import below_command
 from tenant_client.doctor.sources.reasons import REASONS, UNKNOWN
 from tenant_client.doctor.sources.xid import XIDS
 
@@ -36,7 +37,7 @@ SOURCE = "tool_report"
 _XID = "xid"  # the value is a code of xid.toml
 _FILE = "tool_reports.toml"
 _MOST_BYTES, _MOST_VALUES, _MOST_FOUND, _MOST_DEPTH = 1 << 25, 1 << 20, 256, 32
-_LONGEST, _SHOWN, _PATH, _TEXT = 400, 4, 4, 400
+_LONGEST, _SHOWN, _PATH, _TEXT, _MOST_COMMANDS = 400, 4, 4, 400, 16
 _WORD, _HUMP = re.compile(r"[^a-z0-9]+"), re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")
 _DEVICE_KEYS = (
     "pci_bus_id",
@@ -57,7 +58,6 @@ _NUMBER = re.compile(r"\s*(?:0x)?(\d{1,18})\b")
 _COUNT = re.compile(
     r"\s*(?:0x)?(\d{1,18})\b(?!\.0*[1-9]|\s*(?:[%/]|[KMG]i?B\b|[CW]\b|MHz))"
 )  # no share, size or reading
-_PROMPT = re.compile(r"(?:[\w.@~:/\[\]() -]{0,80}[$#>+] ?(?:sudo )?[a-z][\w./-]*(?: [^\n]*)?\n(?:[ \t]*\n)*){1,4}")
 _TAG = re.compile(r"<(/?)([A-Za-z_][\w:.-]{0,100})([^<>]{0,400}?)(/?)>([^<]{0,400})")
 _ID = re.compile(r'\bid="([^"]{1,64})"')
 _PAIR = re.compile(r"(\s*)([^:=]{1,120}?)\s*(?::\.*|(?<=\w)\s*\.{3,}|\s=\s)\s*(.*)")
@@ -130,17 +130,13 @@ class Fault:
 
 def tool_of(head: str) -> Tool | None:
     """The tool whose report begins so, below the command that printed it or without."""
-    if not _any().match(head):
-        below = _below_command(head)
-        return tool_of(below) if below else None
-    found = next((tool for tool, begins in _tools() if begins.match(head)), None)
-    return found or (tool_of(below) if (below := _below_command(head)) else None)
-
-
-def _below_command(text: str) -> str:
-    """What stands below a command at a prompt; "" where there is none."""
-    prompt = _PROMPT.match(text)
-    return text[prompt.end() :] if prompt else ""
+    for _ in range(_MOST_COMMANDS):
+        found = next((tool for tool, begins in _tools() if begins.match(head)), None) if _any().match(head) else None
+        below = "" if found else below_command(head)
+        if not below:
+            return found
+        head = below
+    return None
 
 
 def looks_like(head: str) -> bool:
@@ -155,7 +151,7 @@ def read(reader: CappedReader, limits: ReadLimits = DEFAULT_LIMITS) -> Iterator[
     if tool is None:
         return
     above = 0
-    while not re.match(tool.begins, text) and (below := _below_command(text)):
+    while not re.match(tool.begins, text) and (below := below_command(text)):
         above, text = above + text.count("\n") - below.count("\n"), below
     devices, shown = dict[str, int](), dict[str, list[tuple[int, Value]]]()
     for one in islice(values(text, tool), _MOST_VALUES):
@@ -469,7 +465,8 @@ def _any() -> re.Pattern[str]:
     """What all reports begin with: a file that has none of it is asked nothing more."""
     return re.compile(
         r"\s*(?:[\[{]|<[?!n]|=|\+[-=+]{8}|#|-[-IWE]|\d+/\d+: |NPU ID|GPU|CA '|Infini|Errors |ibwarn|NIC |Operat"
-        r"|mx-smi|-{20}|Running v|Load|link |PARTITION|NODELIST|Success|\w{3} \w{3} |[\w.@-]{1,40}:?\s*\nNIC |DCGM_FI_"
+        r"|mx-smi|-{20}|Running v|Load|link |NAME +STATUS|PARTITION|NODELIST|Success"
+        r"|Settings for |\d+: \S+: <|\w{3} \w{3} |[\w.@-]{1,40}:?\s*\nNIC |DCGM_FI_"
         r"|[\w.-]+(?: \[[^\]\n]*\])?, ?)"
     )
 
