@@ -130,7 +130,7 @@ def read_outages(path: Path) -> Outages:
     content = _content(path)
     rows, left_out = _rows(content, path)
     if rows.is_empty():
-        raise UnusableOutages(f"{path} has no outages", hint=NONE)
+        raise UnusableOutages("; ".join((f"{path} has no outages", *left_out)), hint=NONE)
     days = pl.concat([rows["start_h"], rows["end_h"].drop_nulls()]).to_numpy() / DAY_H
     first = 0.0 if _is_trace(content) else max(0.0, math.ceil(days.min()) - 1.0)  # at risk before an outage at midnight
     end_h = DAY_H * (math.floor(days.max()) + 1.0)
@@ -157,7 +157,7 @@ def _rows(content: bytes, path: Path) -> tuple[pl.DataFrame, tuple[str, ...]]:
     else:
         rows, left_out = _table(content, path)
     if rows.is_empty() and not is_told:
-        raise UnusableOutages(f"{path} has no outages", hint=NONE)
+        raise UnusableOutages("; ".join((f"{path} has no outages", *left_out)), hint=NONE)
     if PLACE not in rows.columns:
         rows = rows.with_row_index(PLACE, offset=1)
     backwards = (rows["end_h"] < rows["start_h"]).fill_null(value=False)

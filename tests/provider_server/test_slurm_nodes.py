@@ -222,6 +222,11 @@ def test_files_as_people_have_them() -> None:
         ("c|n1|2026-11-23T21:09:08|Unknown|DOWN|Xid 79\n", "without the line of names", "sacctmgr -P"),
         ("# To edit this file start with a cluster line for the new cluster\n", "`sacctmgr dump`", "list event"),
         ("PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n", "without times", "sinfo -R"),
+        (
+            "REASON   USER  TIMESTAMP  NODELIST\nXid 79   root  Unknown    n1\n",
+            "row 1: nothing tells since when",
+            "no hazard",
+        ),
         ("apiVersion: v1\nitems:\n- kind: Node\n", "YAML", "-o json"),
         ("NAME   STATUS   ROLES    AGE   VERSION\nn1     Ready    <none>   1d   v1.34\n", "for a person", "-o json"),
         ("Tue Nov 24 12:00:00 2026\nNODELIST   NODES PARTITION       STATE\n", "without times", "sinfo -R"),

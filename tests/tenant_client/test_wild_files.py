@@ -399,3 +399,5 @@ def test_a_state_in_yaml_and_a_log_with_a_heading_are_read(tmp_path: Path) -> No
     )
     assert explain(gather([tmp_path / "pod.yaml"]), Lessons()).reason == "evicted"
     assert explain(gather([tmp_path / "job.log"]), Lessons()).reason == "host_out_of_memory"
+    (tmp_path / "eval.out").write_text("# Results\n\n| task | acc |\n|---|---|\n| arc | 0.61 |\n\nMemoryError\n")
+    assert explain(gather([tmp_path / "eval.out"]), Lessons()).reason == "host_out_of_memory"

@@ -59,6 +59,7 @@ _CODE_NAME = re.compile(
     r"|css|tex|bib|patch|diff|gitignore)|requirements[\w-]*\.txt|constraints[\w-]*\.txt|(?:[\w-]+\.)?dockerfile|makefile|cmakelists\.txt"
     r"|(?:licen[cs]e|copying|notice|authors)(?:\.txt)?"
 )
+_LOG_NAME = re.compile(r"(?i)\.(?:log|out|err)\b|^(?:std(?:out|err)|slurm-\d)")  # jobs print tables and headings, too
 _YAML_NAME = re.compile(r"(?i).*\.ya?ml")
 _YAML_OF_A_STATE = re.compile(
     r"^\s*(?:- )?(?:status|phase|reason|state|message|conditions):|^- hosts?:.*error", re.MULTILINE
@@ -176,7 +177,9 @@ def _name(head: Head) -> str:
 
 
 def _is_documentation(head: Head) -> bool:
-    return bool(head.text) and bool(_MARKDOWN_NAME.fullmatch(_name(head)) or _MARKDOWN.match(head.text))
+    name = _name(head)
+    is_markdown = _MARKDOWN_NAME.fullmatch(name) or (_MARKDOWN.match(head.text) and not _LOG_NAME.search(name))
+    return bool(head.text) and bool(is_markdown)
 
 
 def _is_code(head: Head) -> bool:

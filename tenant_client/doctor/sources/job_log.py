@@ -303,13 +303,14 @@ class _Job:
 
     def _keep_notice(self) -> None:
         """Takes the word that the machine goes, where it stands before failures that follow from such an end."""
-        failed = [one for one in self._failures() if one.reason != CANCELLED]
-        if any(level_of(one.reason) is Level.PROGRAM and one.reason not in _OF_AN_END for one in failed):
+        failures = self._failures()
+        failed = [one for one in failures if one.reason != CANCELLED]
+        own = any(level_of(one.reason) is Level.PROGRAM and one.reason not in _OF_AN_END for one in failed)
+        if own or not failures:
             return
-        first = min((one.line for one in failed), default=0)
-        may_tell = (line for line in self.leftover.tail if failed or self._failures())
+        first, tail = min((one.line for one in failed), default=0), self.leftover.tail
         word = last_words.notice(
-            [line for line in may_tell if self._alive_at < line.number < first or _EVENT.match(line.text)]
+            [line for line in tail if self._alive_at < line.number < first or _EVENT.match(line.text)]
         )
         if word is not None:
             self._keep(self._evidence(word.cue, word.line.number, word.text, word.line.text, Form.LAST_WORDS))
@@ -428,7 +429,7 @@ class _Job:
     def _survive(self, number: int) -> bool:
         """Forgets the failures once there are so many steps after them."""
         failures = self._failures()
-        before = bool(failures) and all(_kind(one) in self._survived or one.source == KERNEL for one in failures)
+        before = bool(failures) and all(_kind(one) in self._survived for one in failures)
         again = before or (bool(self._earlier) and not failures)
         survived = self._steps.count >= (_SURVIVED_AGAIN if again else SURVIVED)
         survived |= self._alive >= _LIVED and bool(failures) and not self._unlogged
@@ -474,6 +475,8 @@ class _Job:
     def _end_well(self) -> None:
         """Forgets what came before the job said that it ended well, and what peers say of its end after that."""
         done = completed(self.leftover.tail, self._failed_at)
+        if self._steps.count >= _SURVIVED_AGAIN and all(one.source == KERNEL for one in self._failures()):
+            self._forget(self._failed_at)  # the kernel tells of other processes, too
         for line in self.leftover.tail:
             if self._says_well(line) or self._sums_up(line, done):
                 self._alive_at = self._lived_at = line.number

@@ -232,6 +232,7 @@ _NO_TRAINING = re.compile(
     r"(?i)\b(?:load\w*|download\w*|fetch\w*|generat\w*|map|filter\w*|token\w*|sav(?:e|ing)|sanity|valid\w*|eval\w*"
     r"|test\w*|predict\w*|shards?|clients?|ranks?|nodes?|workers?|retr\w+|attempts?|try|tries|restarts?)\b"
 )
+_NO_STEPS = re.compile(r"(?i) (?:\w+ )?(?:shards?|clients?|ranks?|nodes?|workers?|retries|attempts?|tries|restarts?)\b")
 
 
 def completed(lines: Iterable[Line], after: int) -> frozenset[int]:
@@ -249,10 +250,12 @@ def completed(lines: Iterable[Line], after: int) -> frozenset[int]:
 
 
 def _counted(text: str) -> tuple[str, int, int] | None:
+    """What is counted, how far, and of how many; what builds count (`[3/7] Building …`) has no word before it."""
     found = _OF_TOTAL.search(text, 0, _LOOKED_AT)
-    if found is None or _NO_TRAINING.search(text, 0, found.start()):
+    if found is None or _NO_TRAINING.search(text, 0, found.start()) or _NO_STEPS.match(text, found.end()):
         return None
-    return _NO_LETTER.sub(" ", text[: found.start()]).strip(), int(found[1]), int(found[2])
+    what = _NO_LETTER.sub(" ", text[: found.start()]).strip()
+    return (what, int(found[1]), int(found[2])) if what or "%|" in text[: found.start()] else None
 
 
 # ---- ends and beginnings -------------------------------------------------------------------------------------------
