@@ -263,16 +263,20 @@ def _commands() -> Iterator[str]:
 def _verbs(words: str, command: click.Command) -> Iterator[str]:
     if isinstance(command, click.Group):
         yield f"{command.help}\n"
+        yield from _options(command, click.Context(command, info_name=words, **command.context_settings))
         for name, verb in verbs_of(command).items():
             yield from () if verb.hidden else _verbs(f"{words} {name}", verb)
         return
-    context = click.Context(command, info_name=words)
+    context = click.Context(command, info_name=words, **command.context_settings)
     yield f"### {words}\n"
     yield f"{inspect.cleandoc(command.help or '')}\n"
     yield f"```text\nusage: {' '.join([words, *command.collect_usage_pieces(context)])}\n```\n"
-    yield from _table(
-        ("", "", "by default"), [_parameter(one, context) for one in command.params if one.name != "help"]
-    )
+    yield from _options(command, context)
+
+
+def _options(command: click.Command, context: click.Context) -> Iterator[str]:
+    shown = [one for one in command.params if one.name != "help" and not getattr(one, "hidden", False)]
+    yield from _table(("", "", "by default"), [_parameter(one, context) for one in shown])
 
 
 def _parameter(one: click.Parameter, context: click.Context) -> tuple[str, str, str]:
@@ -445,17 +449,18 @@ def _manual(program: str, command: click.Command) -> Iterator[str]:
 
 
 def _manual_verbs(words: str, command: click.Command) -> Iterator[str]:
-    if isinstance(command, click.Group):
-        for name, verb in verbs_of(command).items():
-            yield from () if verb.hidden else _manual_verbs(f"{words} {name}", verb)
-        return
-    context = click.Context(command, info_name=words)
-    yield from (f'.SS "{_roff(" ".join([words, *command.collect_usage_pieces(context)]))}"', _roff(command.help or ""))
+    context = click.Context(command, info_name=words, **command.context_settings)
+    usage = f'.SS "{_roff(" ".join([words, *command.collect_usage_pieces(context)]))}"'
+    if not isinstance(command, click.Group):
+        yield from (usage, _roff(command.help or ""))
     for one in command.params:
-        if one.name != "help":
+        if one.name != "help" and not getattr(one, "hidden", False):
             name, told, default = _parameter(one, context)
             more = f" By default {default}." if default.startswith("`") else ""
             yield from (".TP", f".B {_roff(name.replace('`', ''))}", _roff(f"{told}{more}".replace("`", "")))
+    if isinstance(command, click.Group):
+        for name, verb in verbs_of(command).items():
+            yield from () if verb.hidden else _manual_verbs(f"{words} {name}", verb)
 
 
 def _roff(text: str) -> str:

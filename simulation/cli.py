@@ -4,7 +4,7 @@ A verb is a function in `simulation/verbs/`, imported when called. Results go to
 progress and everything else to stderr. Exit codes: 0 ok, 2 failed.
 """
 
-from federation.base.console import CommandLine, add_later, group
+from federation.base.console import JSON, CommandLine, add_later, group
 from simulation.studies.verbs import studies
 
 VERBS = "simulation.verbs"
@@ -12,6 +12,7 @@ VERBS = "simulation.verbs"
 app = CommandLine(
     name="pharoah-sim",
     help="Run the real federation on a simulated cloud with known truth, or on public data sets.",
+    shared={"--json": JSON},
 )
 for place in (
     "run.run",

@@ -1,6 +1,6 @@
 """`pharoah-trustee`: the command line of a trustee. Each verb is a function that is imported when it is called."""
 
-from federation.base.console import CommandLine, add_later, group
+from federation.base.console import JSON, CommandLine, add_later, group
 
 app = CommandLine(
     name="pharoah-trustee",
@@ -21,6 +21,7 @@ app = CommandLine(
         "take-over": "handover take",
     },
     order="init ceremony join serve status log keys handover",
+    shared={"--home": "Home; also PHAROAH_TRUSTEE_HOME.", "--json": JSON},
 )
 for verb in ("init", "join", "serve", "status", "log"):
     add_later(app, f"trustee.verbs.{verb}")

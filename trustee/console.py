@@ -22,7 +22,6 @@ TrusteeHome = Annotated[
         "--home",
         click_type=HomeFolder(Role.TRUSTEE),
         envvar="PHAROAH_TRUSTEE_HOME",
-        help="The trustee's home directory.",
     ),
 ]
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
@@ -33,7 +33,7 @@ from federation.base.plugin_verbs import DISTRIBUTIONS, PlugIn, plug_ins
 from federation.base.visible import STANDARD_INPUT, reason, short
 
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the content of --out.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON with stable keys.")]
+AsJson = Annotated[bool, typer.Option("--json")]
 
 
 # `pip install pharoah` installs what the machine of a job needs; each program's further needs are an extra.
@@ -44,6 +44,9 @@ EXTRAS = {
     "pharoah-sim": "simulation",
 }
 PAGES = {"fastapi", "jinja2", "starlette", "uvicorn"}  # of the extra `page`, which those of the programs include
+JSON = "Print results as JSON with stable keys."
+# Options that most verbs of a program take. They may stand before the verb, too, and the program's help describes them.
+SHARED = ("--home", "--database", "--json")
 OURS = {"crypto", "federation", "trustee", "tenant_client", "provider_server", "simulation"}
 HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -60,10 +63,12 @@ class CommandLine(typer.Typer):
         start: Sequence[str] = (),
         renamed: Mapping[str, str] | None = None,
         order: str = "",
+        shared: Mapping[str, str] | None = None,
     ) -> None:
         self.verbs = verbs  # the package of those that are added by their place
         super().__init__(name=name, no_args_is_help=not start, pretty_exceptions_enable=False, suggest_commands=False)
-        cls = type("Program", (ProgramGroup,), {"start": start, "renamed": renamed or {}, "order": order.split()})
+        told = {"start": start, "renamed": renamed or {}, "order": order.split(), "shared": shared or {}}
+        cls = type("Program", (ProgramGroup,), told)
         self.callback(help=help, cls=cls, context_settings=HELP)(_root)
 
     def __call__(self, *words: Any, **more: Any) -> Any:
@@ -89,17 +94,33 @@ class ProgramGroup(TyperGroup):
 
     `start` is shown where no verb is given. `renamed` has old spellings of verbs, one word or more, and the new one of
     each. An old spelling is read as the new one, unless a hidden verb of that name keeps its old options. `order` is
-    that of the verbs in the help: groups stand behind the others otherwise.
+    that of the verbs in the help: groups stand behind the others otherwise. `shared` has the options of
+    its verbs that are among `SHARED`, and what each is.
     """
 
     start: Sequence[str] = ()
     renamed: Mapping[str, str] = MappingProxyType({})
     order: Sequence[str] = ()
+    shared: Mapping[str, str] = MappingProxyType({})
+
+    def __init__(self, *words: Any, **more: Any) -> None:
+        super().__init__(*words, **more)
+        self.params[:0] = [_before_the_verb(name, told) for name, told in self.shared.items()]
 
     @cached_property
     def _plug_ins(self) -> dict[str, PlugIn]:
         found = plug_ins(self.name or "")
         return {name: found[name] for name in found.keys() - self.commands.keys()}
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """As in click; how to install completion is told on one line."""
+        params = super().get_params(ctx)
+        for option in params:
+            if option.name == "show_completion":
+                vars(option)["hidden"] = True
+            elif option.name == "install_completion":
+                vars(option)["help"] = "Install completion for the shell."
+        return params
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """As in click, with the verbs of plug-ins."""
@@ -154,6 +175,21 @@ class ProgramGroup(TyperGroup):
         if screen.has_terminal() and "--json" not in args and not ctx.resilient_parsing:
             screen.say(f"{self.name}: `{old}` is now `{self.name} {new}`")
         return args if old in self.commands else [*new.split(), *args[len(old.split()) :]]
+
+
+def _before_the_verb(name: str, told: str) -> click.Option:
+    """An option of verbs as one of their program, which hands it on."""
+
+    def hand_on(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+        if value and not ctx.resilient_parsing:
+            ctx.meta.setdefault(_GIVEN, []).extend([name] if is_flag else [name, value])
+
+    is_flag = name == "--json"
+    kind = bool if is_flag else str
+    return TyperOption(param_decls=[name], type=kind, is_flag=is_flag, help=told, callback=hand_on, expose_value=False)
+
+
+_GIVEN = f"{__name__}.given"
 
 
 def _plugged_in(name: str, found: Any) -> click.Command:
@@ -244,6 +280,10 @@ class Verb(TyperCommand):
         for parameter in self.params:
             if isinstance(parameter, click.Argument):  # click 8.5 drops the help that typer passes
                 vars(parameter)["help"] = _annotated_help(self.callback, parameter.name or "")
+        if shared := [option for option in self.params if option.opts[0] in SHARED]:
+            for option in shared:
+                vars(option)["hidden"] = True
+            self.epilog = f"Also {', '.join(option.opts[0] for option in shared)}: see the help of the program."
 
     @classmethod
     def later(cls, place: str, *, name: str, **more: Any) -> "Verb":
@@ -266,10 +306,13 @@ class Verb(TyperCommand):
         del self.place
         return getattr(self, name)
 
-    def make_context(self, *words: Any, **more: Any) -> click.Context:
-        """As in click; wrong options end with the verb's own exit code."""
-        with self._ending(more.get("parent")):
-            return super().make_context(*words, **more)
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **more: Any
+    ) -> click.Context:
+        """As in click, with options that stand before the verb; wrong ones end with the verb's own exit code."""
+        given = parent.meta.get(_GIVEN, ()) if parent else ()
+        with self._ending(parent):
+            return super().make_context(info_name, [*given, *args], parent, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the verb."""

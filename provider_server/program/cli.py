@@ -3,7 +3,7 @@
 import click
 import typer
 
-from federation.base.console import CommandLine, GroupWithDefault, add_later, group
+from federation.base.console import JSON, CommandLine, GroupWithDefault, add_later, group
 
 RUN, MEMBERS, FLEET, LEARNT = "Run", "Members", "Fleet", "What is learnt"
 VERBS = "provider_server.program.verbs"
@@ -65,6 +65,11 @@ app = CommandLine(
     verbs=VERBS,
     start=START,
     renamed=RENAMED,
+    shared={
+        "--home": "Home; also PHAROAH_PROVIDER_HOME.",
+        "--database": "URL of a database, in place of the home's file; with a password, pass it as PHAROAH_DATABASE.",
+        "--json": JSON,
+    },
 )
 app.add(RUN, "init.init", "serve.serve", "status.status", "page.page", "init.renew_certificate")
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import click
 import typer
 
-from federation.base.console import AskingVerb, CommandLine, GroupWithDefault, add_later, group
+from federation.base.console import JSON, AskingVerb, CommandLine, GroupWithDefault, add_later, group
 from tenant_client.program.verbs.job_command import JobCommand
 
 JOBS, BEFORE, DATA, FEDERATION = "Jobs", "Before a job", "Your data", "Federation"
@@ -86,6 +86,10 @@ app = CommandLine(
     verbs=VERBS,
     start=START,
     renamed=RENAMED,
+    shared={
+        "--home": "Home, by default ~/.local/share/pharoah; also PHAROAH_HOME.",
+        "--json": JSON,
+    },
     order="run jobs show diagnose watch patterns check workload status page privacy join serve",
 )
 app.add(JOBS, "job.run", cls=JobCommand)

@@ -287,7 +287,28 @@ def test_help_version_and_completion_are_where_people_look(program: str) -> None
 @pytest.mark.parametrize("verb", VERBS, ids=str)
 def test_each_verb_has_its_help_and_each_argument_some_words(verb: Called) -> None:
     assert verb.invoke("-h").exit_code == 0
-    assert [one.name for one in verb.command.params if not getattr(one, "help", None)] == []
+    shown = [one for one in verb.command.params if not getattr(one, "hidden", False)]
+    assert [one.name for one in shown if not getattr(one, "help", None)] == []
+
+
+def test_an_option_that_most_verbs_take_may_stand_before_the_verb(tmp_path: Path) -> None:
+    home = str(tmp_path)
+    tenant = PROGRAMS["pharoah-tenant"]
+    before = CliRunner().invoke(tenant, ["--home", home, "--json", "status"])
+    after = CliRunner().invoke(tenant, ["status", "--home", home, "--json"])
+    assert (before.exit_code, before.stdout) == (after.exit_code, after.stdout)
+    assert json.loads(before.stdout)["home"] == home
+    wrong = CliRunner().invoke(tenant, ["--json", "page"])
+    assert wrong.exit_code == 2
+    assert "No such option '--json'" in wrong.stderr
+    nowhere = CliRunner().invoke(PROGRAMS["pharoah-provider"], ["--home", str(tmp_path / "elsewhere"), "status"])
+    assert "elsewhere" in nowhere.stderr
+
+
+def test_the_options_can_be_counted() -> None:
+    shown = [one for verb in VERBS if not verb.command.hidden for one in verb.command.params]
+    own = [one for one in shown if isinstance(one, click.Option) and not getattr(one, "hidden", False)]
+    assert len(own) <= 400
 
 
 OLD = [(program, *pair) for program, app in PROGRAMS.items() for pair in get_command(app).renamed.items()]  # type: ignore[attr-defined]

@@ -23,19 +23,13 @@ Home = Annotated[
         "--home",
         click_type=HomeFolder(Role.PROVIDER),
         envvar="PHAROAH_PROVIDER_HOME",
-        help="The provider's home directory.",
-        show_default=False,
     ),
 ]
 AsRows = Annotated[bool, typer.Option("--json", help="Print a JSON array with an object for each row.")]
 Row = TypeVar("Row", bound=Mapping[str, object])
 Database = Annotated[
     str | None,
-    typer.Option(
-        envvar="PHAROAH_DATABASE",
-        help="Database URL, instead of provider.db in the home. Pass a URL with a password in the environment.",
-        show_default=False,
-    ),
+    typer.Option("--database", envvar="PHAROAH_DATABASE"),
 ]
 Reports = Annotated[
     Path | None,

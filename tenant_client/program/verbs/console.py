@@ -33,8 +33,6 @@ Home = Annotated[
         click_type=HomeFolder(Role.TENANT),
         envvar="PHAROAH_HOME",
         default_factory=lambda: _default_home(),
-        help="The tenant's home directory; by default $XDG_DATA_HOME/pharoah or ~/.local/share/pharoah.",
-        show_default=False,
     ),
 ]
 
