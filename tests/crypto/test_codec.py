@@ -909,8 +909,12 @@ def test_another_kind_of_message_is_refused_by_its_label(kind: Any) -> None:
 @every_message
 def test_another_version_is_refused_by_its_label(kind: Any) -> None:
     _, *values = tree_of(specimen(kind))
-    for label in (kind.LABEL[:-1] + "9", kind.LABEL + "0", kind.LABEL.upper(), "", 1, None, [kind.LABEL]):
+    for label in (kind.LABEL + "x", kind.LABEL + "00000", kind.LABEL.upper(), "", 1, None, [kind.LABEL]):
         assert "is not labelled" in refusal(kind, pack_raw([label, *values]))
+    family, _, number = kind.LABEL.rpartition("/")
+    others = {int(number) + 1: "newer", 9999: "newer"} | ({int(number) - 1: "older"} if int(number) > 1 else {})
+    for other, age in others.items():
+        assert f"it is {family}/{other}, from {age} software" in refusal(kind, pack_raw([f"{family}/{other}", *values]))
 
 
 def test_a_message_of_the_largest_size_is_read_and_one_byte_more_is_not() -> None:
