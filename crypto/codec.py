@@ -12,7 +12,7 @@
 - A message whose shape changed keeps the one before as a struct of its own, `EARLIER`, with its old label. Either is
   decoded, and `encode` writes the shape that a protocol number asks for (`federation.protocol.versions`):
 
-      class Plan(Message, frozen=True, tag="pharoah/plan/9"):
+      class Plan(Message, frozen=True, tag=…):
           SINCE, EARLIER = 2, Plan8  # the protocol that brought this shape, and the shape before
 
   Fields are carried over by name, and a new one takes its default; `lifted` and `lowered` are there to be overridden.
@@ -226,10 +226,11 @@ def _has_label(kind: type[Message], data: Bytes) -> bool:
 
 
 def _label(data: Bytes) -> bytes:
-    """What stands where a message has its label, if that is a text of at most 31 bytes, as all of ours are."""
+    """The text that stands where a message has its label, if it is shorter than 256 bytes; empty without one."""
     at = {0xDC: 3, 0xDD: 5}.get(data[0], 1) if data else 0
-    length = data[at] - 0xA0 if at < len(data) else 0
-    return bytes(data[at + 1 : at + 1 + length]) if 0 < length < 32 else b""  # msgpack's fixstr
+    first, length = (*data[at : at + 2], 0, 0)[:2]
+    begin, length = (at + 2, length) if first == 0xD9 else (at + 1, first - 0xA0 if 0xA0 <= first < 0xC0 else 0)
+    return bytes(data[begin : begin + length])
 
 
 def _of_another_version(kind: type[Message], data: Bytes) -> DecodeError | None:

@@ -8,7 +8,8 @@ A connection that fails is made anew, within the deadline of the call and with j
 Only what gRPC calls UNAVAILABLE is tried again, so a method may be reached twice by one call. A stream is begun once
 and has no deadline: whoever reads it begins another where it ended. A server that vanished is noticed within a minute.
 With `introducing` a caller says who it is, except in questions whose answer is public, so that a server under attack
-has a place for it, and which protocol it speaks; `protocol` is what to write to the peer. With `note` it is told the method and the length of each question before that leaves; with `hear`, what the peer speaks as often as it answers.
+has a place for it; there it also says which version it speaks, and `protocol` is the one to write to the peer. With
+`note` it is told the method and the length of each question before that leaves; with `hear`, what the peer speaks.
 
     peer = Peer("trustee-1.example:7100", root_of(verify_key))
     answer = peer.call(TrusteeMethod.UNMASK, request)
