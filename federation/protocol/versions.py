@@ -24,7 +24,7 @@ from crypto.errors import DecodeError, VersionsApart
 
 PROTOCOL = 1
 OLDEST = max(1, PROTOCOL - 1)
-RELEASES = {1: "0.1"}  # the first release that spoke each version
+RELEASES = {1: "0.1.0"}  # the first release that spoke each version
 HELLO_BYTES = 4
 METADATA_KEY = "pharoah-hello-bin"
 
