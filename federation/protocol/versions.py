@@ -10,7 +10,8 @@ and the version before write, so neighbours work together, whichever side is upg
   `Peer.protocol`. A round has one version, which the plan names: the least that tenants and trustees were heard to
   speak, so all parties of a round sign and hash the same bytes.
 - What is written for somebody who was not heard yet, or for everybody (entries of the directory, files that people
-  carry), has the shape of `OLDEST`. So who removes an earlier shape does so one version after nobody speaks it.
+  carry), has the shape of `OLDEST`. So an earlier shape goes one version after nobody speaks it, and that of a message
+  that is kept (plans, reports, entries of the directory) only when no store that is opened can hold it.
 
 Why the hello is no way to weaken anything: see docs/privacy.md. It is not signed; TLS protects it, and a side that lies
 can only ask for an older shape of what it may read anyway, or be refused.

@@ -42,7 +42,7 @@ class Handlers:
         self, service: str, limits: ServerLimits, ceilings: Mapping[str, int], introductions: Introductions | None
     ) -> None:
         self.gate = Gate(limits, service)
-        self._name = f"this {service.rpartition('.')[2].lower()}"
+        self._name = f"the {service.rpartition('.')[2].lower()}"
         self.watchers = Watchers(limits)
         self.connections = Connections(limits.connections)
         self._limits = limits

@@ -13,7 +13,7 @@ from crypto.codec import Message, decode, digest, encode, first_field
 from crypto.errors import DecodeError
 from crypto.signing import SigningKey, name_of, open_signed
 from federation.protocol.versions import OLDEST, PROTOCOL
-from tests.support.specimens import MESSAGES
+from tests.support.specimens import HASHED_AS_WRITTEN, MESSAGES
 from tests.vectors.messages import FILE, is_earlier
 
 FOLDER = Path(__file__).parents[1] / "vectors"
@@ -25,23 +25,11 @@ VECTORS = [
     for name, file in FILES.items()
     for label, vector in file["messages"].items()
 ]
-# Whoever reads these writes them again, and hashes that: a change of one is a change of what it names.
-HASHED_AS_WRITTEN = {
-    "pharoah/signed": "its body is hashed where it lies",
-    "pharoah/endorsed-set": "trustees sign the digest of the set that each of them makes",
-    "pharoah/mask-stream": "both sides derive a mask from it",
-    "pharoah/mask-key-claim": "a tenant's proof of possession covers it, and members hold its parts",
-    "pharoah/seats": "handovers name it by its digest",
-    "pharoah/committee": "trustees compare its digest",
-    "pharoah/card-list": "dealings name it by its digest",
-    "pharoah/trustee-card": "people compare its digest",
-}
 
 
-def test_each_version_that_is_read_has_vectors_and_no_other() -> None:
-    assert {file["protocol"] for file in FILES.values()} == set(range(OLDEST, PROTOCOL + 1)), (
-        "keep the folder of each release whose protocol is read, remove it with its `EARLIER` shapes,"
-        " and make that of a new protocol with tests/vectors/generate.py"
+def test_each_version_that_is_read_has_vectors() -> None:
+    assert {file["protocol"] for file in FILES.values()} >= set(range(OLDEST, PROTOCOL + 1)), (
+        "make the vectors of a new protocol with tests/vectors/generate.py, and keep those of the one before"
     )
     assert {label for label, kind in KINDS.items() if not is_earlier(kind)} == set(
         json.loads((FOLDER / FILE).read_text())["messages"]

@@ -141,9 +141,9 @@ def test_a_caller_that_is_too_far_is_told_so_and_the_servers_log_too(
 ) -> None:
     with caplog.at_level(logging.WARNING), pytest.raises(VersionsApart) as told:
         call(server, TOO_NEW.to_bytes())
-    said = f"this provider speaks protocol {PROTOCOL}, the caller reads {TOO_NEW.oldest} to {TOO_NEW.speaks}"
+    said = f"the provider speaks protocol {PROTOCOL}, the caller reads {TOO_NEW.oldest} to {TOO_NEW.speaks}"
     assert told.value.what == said
-    assert "upgrade this provider" in told.value.hint
+    assert "upgrade the provider" in told.value.hint
     assert said in caplog.text
     with pytest.raises(DecodeError, match="hello"):
         call(server, b"?")

@@ -87,6 +87,17 @@ MESSAGES: tuple[type[Any], ...] = tuple(
         if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Secret)
     )
 )
+# Whoever reads these writes them again, and hashes that: a change of one is a change of what it names.
+HASHED_AS_WRITTEN = {
+    "pharoah/signed": "its body is hashed where it lies",
+    "pharoah/endorsed-set": "trustees sign the digest of the set that each of them makes",
+    "pharoah/mask-stream": "both sides derive a mask from it",
+    "pharoah/mask-key-claim": "a tenant's proof of possession covers it, and members hold its parts",
+    "pharoah/seats": "handovers name it by its digest",
+    "pharoah/committee": "trustees compare its digest",
+    "pharoah/card-list": "dealings name it by its digest",
+    "pharoah/trustee-card": "people compare its digest",
+}
 ADDRESSES = ("trustee.example:7100", "192.0.2.7:65535", "[2001:db8::7]:1")
 NODE_KEY = ec.derive_private_key(7, ec.SECP384R1()).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
 

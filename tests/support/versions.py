@@ -15,7 +15,7 @@ from pathlib import Path
 
 from federation.protocol.versions import PROTOCOL, RELEASES
 from simulation.run.processes import OFFLINE
-from tests.federation.test_releases import HASHED_AS_WRITTEN
+from tests.support.specimens import HASHED_AS_WRITTEN
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("crypto", "federation", "pharoah", "trustee", "tenant_client", "provider_server", "simulation")

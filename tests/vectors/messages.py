@@ -1,7 +1,7 @@
 """What a release writes of every kind of message, and what it refuses: vectors that later releases are held to.
 
 `generate.py` writes those of the newest protocol, into a folder of the release that brings it, and only where there is
-none: they are never written again. A folder goes when its protocol is read no longer (`federation.protocol.versions`).
+none: they are never written again. A folder goes with the shapes that it holds (`federation.protocol.versions`).
 """
 
 import msgpack
