@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import SystemRandom
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import grpc
 
@@ -138,7 +138,8 @@ class Peer:
 
     def _hear(self, call: grpc.Call | grpc.RpcError) -> None:
         """Notes what the peer speaks; one that does not say it, or cannot be spoken with, tells so by its answer."""
-        said = dict(call.trailing_metadata() or ()).get(HELLO_KEY)
+        metadata: Any = call.trailing_metadata() or ()
+        said = dict(metadata).get(HELLO_KEY)
         with suppress(DecodeError):
             if isinstance(said, bytes):
                 self.protocol = min(PROTOCOL, Hello.from_bytes(said).speaks)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import pytest
@@ -25,13 +25,14 @@ from federation.transport.certificates import Certificate, make_certificate
 from federation.transport.client import Peer
 from federation.transport.introductions import Introducing
 from federation.transport.question import in_parts
-from federation.transport.server import Server, serve
+from federation.transport.server import Method, Server, serve
 from provider_server.rounds.network.flower import ConfigRecord, Context, Message, RecordDict
 from provider_server.rounds.network.grid_tenants import GridTenants, Why
 from simulation.run.local_grid import LocalGrid, local_task
 from tenant_client.rounds.network.flower_app import client_app
 from tests.support.plans import cells_plan
 
+Send: TypeAlias = "grpc.UnaryUnaryMultiCallable[bytes, bytes]"
 HOST = "127.0.0.1"
 NEXT, TOO_NEW = Hello(PROTOCOL + 1, PROTOCOL), Hello(PROTOCOL + 2, PROTOCOL + 1)
 
@@ -111,7 +112,7 @@ def answer(request: bytes) -> bytes:
 def server() -> Iterator[Server]:
     """Answers with the version in which it was asked."""
     pem = own().certificate_pem, own().key_pem
-    methods = {ProviderMethod.SIGN_IN: answer, ProviderMethod.DIRECTORY: answer}
+    methods: dict[str, Method] = {ProviderMethod.SIGN_IN: answer, ProviderMethod.DIRECTORY: answer}
     with serve("pharoah.Provider", methods, f"{HOST}:0", *pem, quick={ProviderMethod.CHECK: answer}) as running:
         yield running
 
@@ -122,7 +123,8 @@ def call(server: Server, hello: bytes | None, method: str = ProviderMethod.SIGN_
     credentials = grpc.ssl_channel_credentials(own().certificate_pem)
     with grpc.secure_channel(f"{HOST}:{server.port}", credentials) as channel:
         try:
-            said: bytes = channel.unary_unary(method)(in_parts(b"x")[0], metadata=metadata, timeout=30.0)
+            send: Send = channel.unary_unary(method)
+            said = send(in_parts(b"x")[0], metadata=metadata, timeout=30.0)
         except grpc.RpcError as error:
             raise heard(error.details() or "") from error
     return said

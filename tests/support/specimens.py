@@ -121,8 +121,10 @@ def plain(hint: Any) -> Any:
 @cache
 def specimen(kind: Any) -> Any:
     """One fixed valid message of `kind` without an empty list, so that every field can be spoilt."""
-    if later := next((one for one in MESSAGES if one.EARLIER is kind), None):
-        return specimen(later).lowered()
+    later: Any
+    for later in MESSAGES:
+        if later.EARLIER is kind:
+            return specimen(later).lowered()
     if kind is Plan:
         marginal = Marginal("pairs", ("workload", "band"), (Domain.SCRIPT,), 3.0)
         dimensions = PlanDimension("workload", ("a", "b"), (7, 8)), PlanDimension("band", ("0",), ())

@@ -4,6 +4,8 @@
 none: they are never written again. A folder goes with the shapes that it holds (`federation.protocol.versions`).
 """
 
+from typing import Any
+
 import msgpack
 
 from crypto.codec import Message, encode
@@ -16,7 +18,7 @@ Spoilt = tuple[str, int, int, str]
 
 def messages() -> dict[str, object]:
     """A message of each kind, with ways to spoil it."""
-    kinds = sorted((kind for kind in MESSAGES if not is_earlier(kind)), key=lambda kind: str(kind.LABEL))
+    kinds: list[Any] = sorted((kind for kind in MESSAGES if not is_earlier(kind)), key=lambda kind: str(kind.LABEL))
     return {
         "about": "a message of each kind in hexadecimal; to spoil it, replace so many bytes at a position by others",
         "protocol": PROTOCOL,
@@ -29,7 +31,7 @@ def is_earlier(kind: type[Message]) -> bool:
     return any(other.EARLIER is kind for other in MESSAGES)
 
 
-def _spoilt(kind: type[Message]) -> list[Spoilt]:
+def _spoilt(kind: Any) -> list[Spoilt]:
     good = encode(specimen(kind))
     _, first, *_ = tree_of(specimen(kind))
     fields, head = len(tree_of(specimen(kind))), 1 if good[0] < 0xA0 else 3
