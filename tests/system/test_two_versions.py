@@ -17,7 +17,7 @@ from federation.protocol.plan import HOURS_PER_WEEK
 from simulation.run.processes import WEEKS, Places, founded, happen, last_week, running
 from tests.support.versions import ROOT, Installed, installed
 
-pytestmark = [pytest.mark.xdist_group("programs"), pytest.mark.nightly]  # a minute and a half
+pytestmark = [pytest.mark.xdist_group("programs"), pytest.mark.nightly]  # three to six minutes
 
 TENANTS, TRUSTEES = 4, 3
 FIRST = last_week() + (1 - WEEKS) * HOURS_PER_WEEK
