@@ -354,7 +354,7 @@ def main() -> None:
     """Write every file of `VECTORS`, and the messages of the newest release if there are none of it."""
     if not (path := Path(__file__).parent / FILE).exists():
         path.parent.mkdir(exist_ok=True)
-        path.write_text(render(messages()))
+        path.write_text(messages())
         print(FILE)
     for name, make in VECTORS.items():
         path = Path(__file__).with_name(name)

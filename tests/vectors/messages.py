@@ -4,6 +4,7 @@
 none: they are never written again. A folder goes with the shapes that it holds (`federation.protocol.versions`).
 """
 
+import json
 from typing import Any
 
 import msgpack
@@ -16,14 +17,14 @@ FILE = f"{RELEASES[PROTOCOL]}/messages.json"
 Spoilt = tuple[str, int, int, str]
 
 
-def messages() -> dict[str, object]:
-    """A message of each kind, with ways to spoil it."""
+def messages() -> str:
+    """A message of each kind, with ways to spoil it, each on a line of a JSON file."""
     kinds: list[Any] = sorted((kind for kind in MESSAGES if not is_earlier(kind)), key=lambda kind: str(kind.LABEL))
-    return {
-        "about": "a message of each kind in hexadecimal; to spoil it, replace so many bytes at a position by others",
-        "protocol": PROTOCOL,
-        "messages": {kind.LABEL: {"good": encode(specimen(kind)).hex(), "spoilt": _spoilt(kind)} for kind in kinds},
-    }
+    about = "a message of each kind in hexadecimal; to spoil it, replace so many bytes at a position by others"
+    vectors = ({"good": encode(specimen(kind)).hex(), "spoilt": _spoilt(kind)} for kind in kinds)
+    rows = (f'"{kind.LABEL}": {json.dumps(vector)}' for kind, vector in zip(kinds, vectors, strict=True))
+    head = json.dumps({"about": about, "protocol": PROTOCOL})[:-1]
+    return head + ', "messages": {\n' + ",\n".join(rows) + "\n}}\n"
 
 
 def is_earlier(kind: type[Message]) -> bool:
