@@ -9,6 +9,17 @@
   covers exactly what was read. Only minus zero, which equals zero, has other bytes. No maps, extension types, NaN or
   trailing bytes.
 
+- A message whose shape changed keeps the one before as a struct of its own, `EARLIER`, with its old label. Either is
+  decoded, and `encode` writes the shape that a protocol number asks for (`federation.protocol.versions`):
+
+      class Plan(Message, frozen=True, tag=…):
+          SINCE, EARLIER = 2, Plan8  # the protocol that brought this shape, and the shape before
+
+  Fields are carried over by name, and a new one takes its default; `lifted` and `lowered` are there to be overridden.
+  A digest or a signature is of the bytes that came (`name_of`), never of what a lifted message encodes to. A field that
+  guards something is never dropped for an older peer: `lowered` raises VersionsApart instead. Messages within messages
+  are not lifted; whoever holds them changes its own shape too.
+
 The error names the field; it never
 quotes what was sent. The last field of a message may be a `memoryview`: that much is neither copied nor encoded again.
 
@@ -26,12 +37,12 @@ import sys
 import types
 from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
 
-from crypto.errors import DecodeError
+from crypto.errors import DecodeError, VersionsApart
 from crypto.ids import Digest, Id
 
 MAX_MESSAGE_BYTES = 64 * 2**20
@@ -61,6 +72,19 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """A message that is sent or stored; the `tag` of a subclass is its wire format with the version."""
 
     LABEL: ClassVar[str] = _Label()  # type: ignore[assignment]  # a property of the class
+    SINCE: ClassVar[int] = 1
+    EARLIER: "ClassVar[type[Message] | None]" = None
+
+    @classmethod
+    def lifted(cls, earlier: "Message") -> Self:
+        """What the shape before said, in this one; ValueError where it cannot be said."""
+        return cls(**{name: getattr(earlier, name) for name in earlier.__struct_fields__})
+
+    def lowered(self) -> "Message":
+        """This message in the shape before; VersionsApart where there was none."""
+        if self.EARLIER is None:
+            raise VersionsApart(f"a {type(self).__name__} needs protocol {self.SINCE}, and the other side is older")
+        return self.EARLIER(**{name: getattr(self, name) for name in self.EARLIER.__struct_fields__})
 
 
 class Secret(Message, frozen=True):
@@ -77,13 +101,17 @@ _identifier = operator.call  # of the type, with what came; a type refuses what 
 _encoder = msgspec.msgpack.Encoder(enc_hook=bytes.__bytes__)  # TypeError for what are no bytes
 
 
-def encode(message: Message) -> bytes:
-    """Canonical bytes of `message`."""
+def encode(message: Message, protocol: int | None = None) -> bytes:
+    """Canonical bytes of `message`, in the shape of its class or, for a peer, of the protocol that it reads."""
+    while protocol is not None and protocol < message.SINCE:
+        message = message.lowered()
     return _encoder.encode(message)
 
 
 def decode(kind: type[M], data: Bytes) -> M:
-    """The message of type `kind` that `data` encodes; DecodeError for every other byte string."""
+    """The message of type `kind` that `data` encodes, in any of its shapes; DecodeError for every other byte string."""
+    if (earlier := _earlier(kind, data)) is not None:
+        return _lifted(kind, decode(earlier, data))
     if len(data) > MAX_MESSAGE_BYTES:
         raise _refusal(kind, f"{len(data)} bytes are more than the limit of {MAX_MESSAGE_BYTES}")
     try:
@@ -97,6 +125,8 @@ def decode(kind: type[M], data: Bytes) -> M:
 
 def first_field(kind: type[M], data: Bytes) -> Any:
     """The first field of a message, usually its sender, without decoding the rest."""
+    if (earlier := _earlier(kind, data)) is not None:
+        return first_field(earlier, data)
     try:
         (first,) = msgspec.structs.astuple(_head_decoder(kind).decode(data))
     except UNREADABLE as error:
@@ -110,6 +140,19 @@ def digest(data: Bytes) -> Digest:
 
 
 # ---- reading -------------------------------------------------------------------------------------------------------
+
+
+def _earlier(kind: type[Message], data: Bytes) -> type[Message] | None:
+    """The shape before that of `kind`, if `data` is labelled as that, or as one before it."""
+    earlier = kind.EARLIER
+    return earlier if earlier is not None and is_labelled(earlier, data) else None
+
+
+def _lifted(kind: type[M], earlier: Message) -> M:
+    try:
+        return kind.lifted(earlier)
+    except ValueError as error:
+        raise _refusal(kind, f"as a {earlier.LABEL!r}: {error}") from error
 
 
 @cache
@@ -152,8 +195,8 @@ def _bulk_header(length: int) -> bytes:
 
 def _refused(kind: type[Message], data: Bytes, error: Exception) -> DecodeError:
     """What is wrong, with the names of fields for their places, and without any value that was sent."""
-    if not is_labelled(kind, data):
-        return _refusal(kind, f"it is not labelled {kind.LABEL!r}")
+    if not _has_label(kind, data):
+        return _of_another_version(kind, data) or _refusal(kind, f"it is not labelled {kind.LABEL!r}")
     if not isinstance(error, msgspec.ValidationError):
         return _refusal(kind, "it is cut short, malformed, or not UTF-8")
     fact, _, path = str(error).partition(" - at `$")
@@ -174,10 +217,32 @@ def _refusal(kind: type[Message], why: str) -> DecodeError:
 
 
 def is_labelled(kind: type[Message], data: Bytes) -> bool:
-    """Whether `data` has the label of `kind`, before the rest of it is read."""
-    label = msgspec.msgpack.encode(kind.LABEL)
+    """Whether `data` has the label of `kind`, or of a shape before, before the rest of it is read."""
+    return _has_label(kind, data) or _earlier(kind, data) is not None
+
+
+def _has_label(kind: type[Message], data: Bytes) -> bool:
+    return _label(data) == kind.LABEL.encode()
+
+
+def _label(data: Bytes) -> bytes:
+    """The text that stands where a message has its label, if it is shorter than 256 bytes; empty without one."""
     at = {0xDC: 3, 0xDD: 5}.get(data[0], 1) if data else 0
-    return bytes(data[at : at + len(label)]) == label
+    first, length = (*data[at : at + 2], 0, 0)[:2]
+    begin, length = (at + 2, length) if first == 0xD9 else (at + 1, first - 0xA0 if 0xA0 <= first < 0xC0 else 0)
+    return bytes(data[begin : begin + length])
+
+
+def _of_another_version(kind: type[Message], data: Bytes) -> DecodeError | None:
+    """What to say of a message whose label has another number than ours; None for a label of another family."""
+    family, _, own = kind.LABEL.rpartition("/")
+    found = re.fullmatch(re.escape(family.encode()) + rb"/([1-9]\d{0,3})", _label(data))
+    if found is None:
+        return None
+    age = "newer" if int(found[1]) > int(own) else "older"
+    what = f"not a valid {kind.__name__}: it is {family}/{int(found[1])}, from {age} software than this ({kind.LABEL})"
+    behind = "who reads it" if age == "newer" else "who sent it"
+    return DecodeError(what, hint=f"the versions are too far apart: {behind} must upgrade Pharoah")
 
 
 def _place(kind: type[msgspec.Struct], steps: Sequence[int]) -> tuple[str, Any]:

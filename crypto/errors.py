@@ -69,6 +69,12 @@ class PlanRefused(Refusal):
         self.limit = limit
 
 
+class VersionsApart(Refusal):
+    """The two sides are two versions of the protocol apart or more (`federation.protocol.versions`)."""
+
+    default_hint = "upgrade the older side"
+
+
 class BudgetExceeded(Refusal):
     """The leases in the windows of a plan have too little privacy budget left."""
 

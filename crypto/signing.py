@@ -51,9 +51,9 @@ class SigningKey:
         """The key that others pin."""
         return VerifyKey(self._private.public_key().public_bytes_raw())
 
-    def sign(self, message: Message) -> bytes:
-        """The encoded `Signed` message."""
-        body = encode(message)
+    def sign(self, message: Message, protocol: int | None = None) -> bytes:
+        """The encoded `Signed` message, in the shape that `protocol` asks for."""
+        body = encode(message, protocol)
         return encode(Signed(Signature(self._private.sign(_covered(body))), memoryview(body)))
 
     def certify(self, described: "x509.CertificateBuilder") -> "x509.Certificate":

@@ -6,6 +6,7 @@ from crypto.signing import SigningKey, name_of, open_signed_by, reopened
 from federation.base.sqlite import Connection, transaction
 from federation.protocol.anchors import NOTHING_BEFORE, Anchor, AnchorRequest
 from federation.protocol.directory import Directory
+from federation.protocol.versions import asked_in
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS anchors (tenant BLOB PRIMARY KEY, message BLOB NOT NULL);\n"
 
@@ -40,7 +41,9 @@ class Anchors:
                     f"trustee {self._index} gives this tenant anchor {number} next, not {asked.number}",
                     hint="a journal that was restored from a backup has lost anchors, and gets no more",
                 )
-            anchor = self._signing_key.sign(Anchor(self._index, asked.tenant, asked.number, asked.head, before, at_s))
+            anchor = self._signing_key.sign(
+                Anchor(self._index, asked.tenant, asked.number, asked.head, before, at_s), asked_in.get()
+            )
             self._connection.execute("INSERT OR REPLACE INTO anchors VALUES (?, ?)", (bytes(asked.tenant), anchor))
         return anchor
 

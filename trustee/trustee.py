@@ -26,7 +26,7 @@ from itertools import chain
 from pathlib import Path
 
 from crypto import masking, voprf
-from crypto.codec import decode, digest, encode, first_field
+from crypto.codec import decode, encode, first_field
 from crypto.errors import (
     AlreadyAnswered,
     CohortTooSmall,
@@ -64,6 +64,7 @@ from federation.protocol.round_messages import (
     UnmaskShare,
 )
 from federation.protocol.subjects import TOKEN_DIMENSIONS
+from federation.protocol.versions import asked_in
 from trustee import anchors, meter, places
 
 _SCHEMA = """
@@ -144,7 +145,7 @@ class Trustee:
             self.chain = pin(self._connection, entries)
             self._meter.note_members(self.chain.directory.by_id.keys() - self._founders)
             self._renew()
-        return encode(Receipt(self.chain.directory.head))
+        return encode(Receipt(self.chain.directory.head), asked_in.get())
 
     @reporting()
     def evaluate(self, request: bytes) -> bytes:
@@ -168,7 +169,9 @@ class Trustee:
             raise ShareOutdated(f"the directory has another share key of trustee {self.index} than this one's")
         evaluation = voprf.blind_evaluate(self._share.secret, elements, self._random_bytes)
         answers = tuple(EncodedElement(element.encoded) for element in evaluation.elements)
-        answer = encode(EvaluationResponse(self.index, answers, EncodedProof(evaluation.proof.encode())))
+        answer = encode(
+            EvaluationResponse(self.index, answers, EncodedProof(evaluation.proof.encode())), asked_in.get()
+        )
         return self._meter.charge(asked, named, answer, self.chain.directory)
 
     @reporting()
@@ -185,7 +188,7 @@ class Trustee:
             self._check_request(asked, plan)
         self._bind(asked, plan, request)
         endorsed = EndorsedSet.of(plan, asked).name
-        return self._signing_key.sign(Endorsement(self.index, plan.round_id, name_of(request), endorsed))
+        return self._signing_key.sign(Endorsement(self.index, plan.round_id, name_of(request), endorsed), plan.protocol)
 
     @reporting()
     def unmask(self, call: bytes) -> bytes:
@@ -208,7 +211,7 @@ class Trustee:
         key = self._key_of(plan)
         self._connection.execute("INSERT OR IGNORE INTO opened VALUES (?)", (bytes(plan.round_id),))
         sums = tuple(masking.words_to_bytes(words) for words in self._mask_sums(key, asked, plan))
-        return self._signing_key.sign(UnmaskShare(self.index, plan.round_id, named, sums))
+        return self._signing_key.sign(UnmaskShare(self.index, plan.round_id, named, sums), plan.protocol)
 
     @reporting()
     def anchor(self, request: bytes) -> bytes:
@@ -269,7 +272,8 @@ class Trustee:
         return asked, open_signed(Plan, asked.plan, provider)
 
     def _check_request(self, asked: UnmaskRequest, plan: Plan) -> None:
-        directory = self.chain.at(plan.directory)
+        plan.check_protocol("this trustee")
+        directory, named = self.chain.at(plan.directory), name_of(asked.plan)
         _check_windows(plan, directory)
         if not asked.groups:
             return
@@ -279,7 +283,7 @@ class Trustee:
         if smallest < needed:
             raise CohortTooSmall(f"a group of round {plan.round_id} has {smallest} contributions, {needed} are needed")
         for signed in chain.from_iterable(asked.groups):
-            self._check_contribution(signed, plan, directory)
+            self._check_contribution(signed, plan, named, directory)
         _check_owners(asked, plan, directory)
 
     def _check_mask_keys(self, plan: Plan) -> None:
@@ -294,12 +298,12 @@ class Trustee:
         if self._masks_in(plan):
             self._key_of(plan)
 
-    def _check_contribution(self, signed: bytes, plan: Plan, directory: Directory) -> None:
+    def _check_contribution(self, signed: bytes, plan: Plan, named: Digest, directory: Directory) -> None:
         """MemberRefused unless a member signed this for this plan, and its mask can be made."""
         tenant = first_field(ContributionHeader, decode(Signed, signed).body)
         try:
             header = open_signed_by(ContributionHeader, signed, directory.verify_key)
-            if (header.round_id, header.plan) != (plan.round_id, digest(encode(plan))):
+            if (header.round_id, header.plan) != (plan.round_id, named):
                 raise PeerFault("the contribution answers another plan")
             if self._masks_in(plan):
                 key = self._key_of(plan)

@@ -5,6 +5,7 @@ from pathlib import Path
 from crypto.codec import decode, encode
 from crypto.errors import DecodeError, PharoahError
 from federation.protocol.bundle import Catalogue, CatalogueEntry
+from federation.protocol.versions import OLDEST
 
 
 class CatalogueError(PharoahError):
@@ -16,7 +17,7 @@ class CatalogueError(PharoahError):
 def write_catalogue(path: Path, entries: tuple[CatalogueEntry, ...]) -> None:
     """Writes entries, each name once; CatalogueError where `path` cannot be written."""
     try:
-        path.write_bytes(encode(Catalogue(tuple(sorted(entries, key=lambda entry: entry.name)))))
+        path.write_bytes(encode(Catalogue(tuple(sorted(entries, key=lambda entry: entry.name))), OLDEST))
     except OSError as error:
         raise CatalogueError(f"{error.strerror}: {path}", hint="pass a writable file") from error
 

@@ -30,6 +30,7 @@ from crypto.voprf import Elements
 from federation.protocol.directory import NOTHING_BEFORE, Directory, DirectoryEntry, Member, TrustChanged
 from federation.protocol.enrolment import SEALED_BYTES, CardList, SealingKey, TrusteeCard
 from federation.protocol.seats import TrusteeRecord
+from federation.protocol.versions import OLDEST
 
 FEWEST_TRUSTEES = 3
 AGAIN = "keep its files as proof, inform the others, and repeat the ceremony; leave this trustee out if it cheats"
@@ -83,7 +84,7 @@ def deal(dealer: SigningKey, cards: CardList, threshold: int, random_bytes: Rand
         for (index, card), share in zip(cards.numbered(), dealt.shares, strict=True)
     )
     commitments = tuple(EncodedElement(commitment.encoded) for commitment in dealt.commitments)
-    return dealer.sign(Dealing(dealer.public, cards.name, threshold, commitments, sealed))
+    return dealer.sign(Dealing(dealer.public, cards.name, threshold, commitments, sealed), OLDEST)
 
 
 # ---- what the dealings make ------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from crypto.errors import BadSignature, PeerFault, Refusal
 from crypto.ids import Digest, EncodedElement, MaskPublicKey, SignatureBytes, TenantId, VerifyKey
 from crypto.possession import MaskKeyClaim, check_possession
 from crypto.ristretto import Element
-from crypto.signing import Signed, SigningKey, open_signed, tenant_id
+from crypto.signing import Signed, SigningKey, name_of, open_signed, tenant_id
 from federation.protocol.pass_messages import PassKeys
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.seats import Reseating, ReseatingRefused, Seats, TrusteeRecord, check_reseating
@@ -224,7 +224,7 @@ class Chain:
         entry = open_signed(DirectoryEntry, founding, provider)
         if entry.number > 0 or entry.previous != NOTHING_BEFORE or entry.left:
             raise Fork("a directory does not start with its first entry")
-        first = _stepped(None, entry)
+        first = _stepped(None, entry, name_of(founding))
         return cls((founding,), {first.head: first})
 
     def extended(self, entries: Iterable[bytes]) -> "Chain":
@@ -240,11 +240,11 @@ class Chain:
                 continue
             body = decode(Signed, data).body
             if is_labelled(Reseating, body):
-                newest = _reseated(newest, open_signed(Reseating, data, newest.provider))
+                newest = _reseated(newest, open_signed(Reseating, data, newest.provider), digest(body))
             elif is_labelled(PassKeys, body):
-                newest = _with_passes(newest, open_signed(PassKeys, data, newest.provider))
+                newest = _with_passes(newest, open_signed(PassKeys, data, newest.provider), digest(body))
             else:
-                newest = _stepped(newest, open_signed(DirectoryEntry, data, newest.provider))
+                newest = _stepped(newest, open_signed(DirectoryEntry, data, newest.provider), digest(body))
             directories[newest.head] = newest
             signed.append(data)
         return Chain(signed, directories)
@@ -304,7 +304,7 @@ def pass_keys(before: Directory, first_week: int, batches: int, keys: Sequence[E
     return PassKeys(before.number + 1, before.head, first_week, batches, encoded)
 
 
-def _with_passes(before: Directory, entry: PassKeys) -> Directory:
+def _with_passes(before: Directory, entry: PassKeys, head: Digest) -> Directory:
     _check_place(before, entry)
     if entry.first_week <= max(before.passes, default=-1):
         raise TrustChanged(f"entry {entry.number} changes the key of passes of a week that has one")
@@ -312,10 +312,10 @@ def _with_passes(before: Directory, entry: PassKeys) -> Directory:
         week: WeekOfPasses(Element.decode(key), entry.batches) for week, key in enumerate(entry.keys, entry.first_week)
     }
     passes = MappingProxyType({**before.passes, **weeks})
-    return replace(before, head=digest(encode(entry)), number=entry.number, passes=passes)
+    return replace(before, head=head, number=entry.number, passes=passes)
 
 
-def _reseated(before: Directory, entry: Reseating) -> Directory:
+def _reseated(before: Directory, entry: Reseating, head: Digest) -> Directory:
     _check_place(before, entry)
     seats = Seats.of(before.trustees)
     key = seats.key(before.threshold, before.group_key)
@@ -327,10 +327,10 @@ def _reseated(before: Directory, entry: Reseating) -> Directory:
             hint="their cards are old ones; each hands out its newest, and all hand over again",
         )
     retired = before.retired | (old - new)
-    return replace(before, head=digest(encode(entry)), number=entry.number, trustees=entry.trustees, retired=retired)
+    return replace(before, head=head, number=entry.number, trustees=entry.trustees, retired=retired)
 
 
-def _stepped(before: Directory | None, entry: DirectoryEntry) -> Directory:
+def _stepped(before: Directory | None, entry: DirectoryEntry, head: Digest) -> Directory:
     if before is not None:
         _check_step(before, entry)
     for trustee in () if before else entry.trustees:
@@ -349,7 +349,7 @@ def _stepped(before: Directory | None, entry: DirectoryEntry) -> Directory:
         raise Fork(f"after entry {entry.number} two members have one mask key")
     retired = before.retired if before else frozenset[MaskPublicKey]()
     passes = before.passes if before else NO_PASSES
-    return Directory(digest(encode(entry)), entry.number, *entry.settled, by_id, left, retired, passes)
+    return Directory(head, entry.number, *entry.settled, by_id, left, retired, passes)
 
 
 def _check_return(

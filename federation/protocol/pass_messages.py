@@ -19,6 +19,7 @@ from crypto.codec import Count, Few, Many, Message, Secret, decode, encode
 from crypto.errors import DecodeError
 from crypto.ids import MAX_BATCH, Digest, EncodedElement, EncodedProof, Id, Token
 from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry
+from federation.protocol.versions import OLDEST
 
 BATCH = MAX_BATCH
 NONCE_BYTES, DIGEST_BYTES, AUTHENTICATOR_BYTES = 32, 32, 64
@@ -126,7 +127,7 @@ def page_of(bundle: Bundle, context: Token, level: Token) -> ContextPage:
 
 def padded(page: ContextPage, length: int) -> bytes:
     """The page behind its length and before zeros, `length` bytes in all; ValueError if it is longer."""
-    encoded = encode(page)
+    encoded = encode(page, OLDEST)
     if len(encoded) + _LENGTH_BYTES > length:
         raise ValueError("the page is longer than it may be")
     return (len(encoded).to_bytes(_LENGTH_BYTES) + encoded).ljust(length, b"\0")

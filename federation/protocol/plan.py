@@ -24,6 +24,7 @@ from crypto.ids import Digest, MaskPublicKey, RoundId
 from federation.protocol.attendance import Shares, honest_of
 from federation.protocol.causes import Domain
 from federation.protocol.subjects import OPTIONAL, TOKEN_DIMENSIONS, Subject
+from federation.protocol.versions import PROTOCOL, Hello
 
 if TYPE_CHECKING:
     from federation.protocol.life_table import LifeTable
@@ -121,7 +122,7 @@ class NoiseLayers(Record, frozen=True):
 PILOT_OWNERS, PILOT_COHORT, PILOT_NOISE_SHARES = 3, 3, 1
 
 
-class Plan(Message, frozen=True, tag="pharoah/plan/7", dict=True):
+class Plan(Message, frozen=True, tag="pharoah/plan/8", dict=True):
     """All that a tenant needs to answer one round or refuse it.
 
     The window is [start_hour, end_hour), in hours since 1970. It is one of those between the edges `windows`, in hours,
@@ -130,7 +131,8 @@ class Plan(Message, frozen=True, tag="pharoah/plan/7", dict=True):
     noise; the provider must not get a sum of fewer than `cohort_minimum` contributions. `noise_layers` says what of
     each contribution's noise is opened when more answer; without it, all of it. `directory` names the entry of the
     directory under whose keys the round is held. `bundle` is the newest published bundle: all tenants answer one plan,
-    so tenants with different bundles detect it.
+    so tenants with different bundles detect it. `protocol` is the version (`federation.protocol.versions`) in which all
+    messages of the round are written; the rules of this module and of a tenant's policy are the same in each.
     """
 
     round_id: RoundId
@@ -152,6 +154,7 @@ class Plan(Message, frozen=True, tag="pharoah/plan/7", dict=True):
     trustees: Few[MaskTrustee]
     bundle: PublishedBundle | None = None
     noise_layers: NoiseLayers | None = None
+    protocol: Count = PROTOCOL
 
     def __post_init__(self) -> None:
         self._check_window()
@@ -230,6 +233,10 @@ class Plan(Message, frozen=True, tag="pharoah/plan/7", dict=True):
     def position_at(self, hour: float) -> int:
         """Which window of the epoch holds `hour`, from 0; -1 before the first, the number of windows after the last."""
         return bisect_right(self.windows, hour) - 1
+
+    def check_protocol(self, us: str) -> None:
+        """VersionsApart if `us`, this program, does not speak the version of the round."""
+        Hello(self.protocol, self.protocol).spoken_with("the provider's round", us)
 
     @property
     def vectors(self) -> int:

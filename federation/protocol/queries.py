@@ -1,8 +1,9 @@
 """The provider's queries to a tenant in a federated week, and the record in which queries and answers travel.
 
 - The transport carries one blob per message; the message types of this package define its content.
+- Before a blob stands what its sender speaks (`federation.protocol.versions`).
 - Blobs are padded to whole units, so that a size reveals only the number of units.
-- `unwrap` returns the blob or raises `DecodeError`, for any object.
+- `unwrap` returns both or raises `DecodeError`, for any object.
 - `Fault` numbers a tenant's errors.
 
 Not promised: the sender. Only a signature inside the blob authenticates it.
@@ -12,11 +13,13 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum, StrEnum
 
 from crypto.errors import DecodeError, PeerFault, PharoahError, Refusal
+from federation.protocol.versions import HELLO_BYTES, OWN, Hello
 
 RECORD = "pharoah"
 BLOB = "blob"
 PADDING_UNIT = 2**14
 _LENGTH_BYTES = 4
+_HEAD_BYTES = HELLO_BYTES + _LENGTH_BYTES
 # Of the app bundle that every run brings: without code, since only what a tenant has installed may run there.
 ROUND_BUNDLE_SHA256 = "1a80d3fad4d1cb2004189f2e3ec4f5e3026612852cba4c80f2c8b7132699b559"
 
@@ -50,21 +53,25 @@ class Fault(IntEnum):
         return next((fault for family, fault in families if isinstance(error, family)), cls.OTHER)
 
 
-def wrap(blob: bytes) -> bytes:
-    """The blob behind its length and in front of zeros, in as few units as it takes."""
+def wrap(blob: bytes, hello: Hello = OWN) -> bytes:
+    """The blob behind a hello and its length and in front of zeros, in as few units as it takes."""
     length = len(blob).to_bytes(_LENGTH_BYTES, "big")
-    return length + blob + bytes(-(len(blob) + _LENGTH_BYTES) % PADDING_UNIT)
+    return hello.to_bytes() + length + blob + bytes(-(len(blob) + _HEAD_BYTES) % PADDING_UNIT)
 
 
-def _unpadded(padded: bytes) -> bytes:
-    blob = padded[_LENGTH_BYTES : _LENGTH_BYTES + int.from_bytes(padded[:_LENGTH_BYTES], "big")]
-    if wrap(blob) != padded:
+def _unpadded(padded: bytes) -> tuple[Hello, bytes]:
+    hello = Hello.from_bytes(padded[:HELLO_BYTES])
+    blob = padded[_HEAD_BYTES : _HEAD_BYTES + int.from_bytes(padded[HELLO_BYTES:_HEAD_BYTES], "big")]
+    if wrap(blob, hello) != padded:
         raise DecodeError(f"the value {BLOB!r} is not padded as agreed")
-    return blob
+    return hello, blob
 
 
-def unwrap(content: object) -> bytes:
-    """The blob, when `content` is one record of the agreed name with one value of the agreed name; else DecodeError."""
+def unwrap(content: object) -> tuple[Hello, bytes]:
+    """What the sender speaks, and the blob, when `content` is one record with one value, both named as agreed.
+
+    DecodeError for anything else.
+    """
     record = _only(content, RECORD)
     blob = _only(record, BLOB)
     if type(blob) is not bytes:

@@ -2,7 +2,8 @@
 
     PlanRefused owners_minimum 5
 
-The rule is one of a closed list, the limit a number of the tenant's policy.toml. Neither depends on jobs.
+The rule is one of a closed list, the limit a number of the tenant's policy.toml. Neither depends on jobs. A tenant that
+is too far from the provider's version says which one it speaks.
 
 Not promised: that the rule is the only one that the plan breaks. The first one ends the check.
 """
@@ -11,7 +12,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from crypto.errors import PharoahError, PlanRefused
+from crypto.errors import PharoahError, PlanRefused, VersionsApart
+from federation.protocol.versions import PROTOCOL, who_upgrades
 
 _SHAPE = re.compile(
     r"(?P<name>[A-Za-z_]\w{0,63})(?: (?P<rule>[a-z_]{1,32})(?: (?P<limit>\d[\d.e+-]{0,31}))?)?", re.ASCII
@@ -37,6 +39,7 @@ class Rule(StrEnum):
     STRANGERS = "trustees"
     FAILURES = "failures_per_unit_maximum"
     DIMENSIONS = "dimensions"
+    PROTOCOL = "protocol"
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class Refused:
         name = type(error).__name__
         if isinstance(error, PlanRefused) and error.rule:
             return cls(name, Rule(error.rule), error.limit)
+        if isinstance(error, VersionsApart):
+            return cls(name, Rule.PROTOCOL, PROTOCOL)
         return cls(name)
 
     @classmethod
@@ -73,6 +78,8 @@ class Refused:
 
     def about(self, plan: object) -> str:
         """Why a plan is refused, for a person; empty if the limit allows it. Settings of plans do, too."""
+        if self.rule is Rule.PROTOCOL and self.limit is not None:
+            return who_upgrades(int(self.limit))
         asked = getattr(plan, _COMPARED.get(self.rule, ""), None) if self.rule else None
         if asked is None or self.limit is None:
             return _WORDS.get(self.rule, self.rule) if self.rule else _CLASSES.get(self.name, self.name)

@@ -33,6 +33,7 @@ from federation.protocol.seats import (
     commitments_of,
     opened_handovers,
 )
+from federation.protocol.versions import OLDEST
 
 _SEAL_LABEL = b"pharoah/handed-over-share/1\0"
 
@@ -77,7 +78,7 @@ def hand_over(
         for receiver, (card, value) in enumerate(zip(placed, dealt.shares, strict=True), 1)
     )
     commitments = tuple(EncodedElement(commitment.encoded) for commitment in dealt.commitments)
-    return signing_key.sign(Handover(share.index, draft.before, draft.after, commitments, sealed))
+    return signing_key.sign(Handover(share.index, draft.before, draft.after, commitments, sealed), OLDEST)
 
 
 def succeeded(before: Committee, cards: Iterable[TrusteeCard], handovers: Sequence[bytes]) -> Committee:

@@ -16,6 +16,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 
 from crypto.codec import MAX_MESSAGE_BYTES
@@ -120,7 +121,8 @@ class Gate:
         except asyncio.CancelledError:
             self._leave(is_stranger=is_stranger)
             raise
-        running = asyncio.get_running_loop().run_in_executor(self._threads, answered, method, request)
+        run = copy_context().run  # a method may ask what its caller speaks
+        running = asyncio.get_running_loop().run_in_executor(self._threads, run, answered, method, request)
         running.add_done_callback(lambda _: self._ended(turns, is_stranger=is_stranger))
         return await asyncio.shield(running)  # a caller who goes away frees no thread
 

@@ -8,7 +8,8 @@ A connection that fails is made anew, within the deadline of the call and with j
 Only what gRPC calls UNAVAILABLE is tried again, so a method may be reached twice by one call. A stream is begun once
 and has no deadline: whoever reads it begins another where it ended. A server that vanished is noticed within a minute.
 With `introducing` a caller says who it is, except in questions whose answer is public, so that a server under attack
-has a place for it. With `note` it is told the method and the length of each question before that leaves.
+has a place for it; there it also says which version it speaks, and `protocol` is the one to write to the peer. With
+`note` it is told the method and the length of each question before that leaves; with `hear`, what the peer speaks.
 
     peer = Peer("trustee-1.example:7100", root_of(verify_key))
     answer = peer.call(TrusteeMethod.UNMASK, request)
@@ -16,15 +17,17 @@ has a place for it. With `note` it is told the method and the length of each que
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import SystemRandom
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import grpc
 
 from crypto.codec import MAX_MESSAGE_BYTES
-from crypto.errors import PeerFault, PharoahError, Unreachable
+from crypto.errors import DecodeError, PeerFault, PharoahError, Unreachable
 from federation.protocol.services import PUBLIC, STATUS, Status, heard, one_line
+from federation.protocol.versions import METADATA_KEY as HELLO_KEY, OLDEST, OWN, PROTOCOL, Hello
 from federation.transport.certificates import fingerprint
 from federation.transport.introductions import METADATA_KEY, Introducing, server_digest
 from federation.transport.question import in_parts
@@ -62,14 +65,17 @@ class Peer:
         message_bytes: int = MAX_MESSAGE_BYTES,
         introducing: Introducing | None = None,
         note: Callable[[str, int], None] = lambda _method, _length: None,
+        hear: Callable[[int], None] = lambda _protocol: None,
     ) -> None:
         self.address = address
         self._note = note
+        self._hear_of = hear
         self._deadline_s = deadline_s
         self._retries = retries
         self._jitter = SystemRandom()
         fingerprint(root_pem)  # gRPC would trust the system's authorities in place of no certificate
         self._server, self._introducing = server_digest(root_pem), introducing
+        self.protocol = OLDEST  # until the peer is heard
         credentials = grpc.ssl_channel_credentials(root_pem)
         self._channel = grpc.secure_channel(address, credentials, _options(message_bytes))
 
@@ -82,6 +88,7 @@ class Peer:
             try:
                 return self._send(method, parts, max(0.0, end_s - time.monotonic()), metadata)
             except grpc.RpcError as error:
+                self._hear(error)
                 pause_s = self._jitter.uniform(0.0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0**retry))
                 again = error.code() is grpc.StatusCode.UNAVAILABLE and retry < self._retries
                 if not again or time.monotonic() + pause_s >= end_s:
@@ -116,14 +123,27 @@ class Peer:
     def _send(self, method: str, parts: Sequence[bytes], left_s: float, metadata: _Metadata) -> bytes:
         if len(parts) == 1:  # as nearly always; for more gRPC starts a thread
             short: _Send = self._channel.unary_unary(method)
-            return short(parts[0], timeout=left_s, metadata=metadata)
-        long: _SendParts = self._channel.stream_unary(method)
-        return long(iter(parts), timeout=left_s, metadata=metadata)
+            answer, call = short.with_call(parts[0], timeout=left_s, metadata=metadata)
+        else:
+            long: _SendParts = self._channel.stream_unary(method)
+            answer, call = long.with_call(iter(parts), timeout=left_s, metadata=metadata)
+        self._hear(call)
+        return answer
 
     def _metadata(self, method: str) -> _Metadata:
-        if self._introducing is None or method in PUBLIC:
+        if method in PUBLIC:  # nothing by which a stranger could be told from another
             return ()
-        return ((METADATA_KEY, self._introducing.to(self._server)),)
+        hello = ((HELLO_KEY, OWN.to_bytes()),)
+        return hello if self._introducing is None else (*hello, (METADATA_KEY, self._introducing.to(self._server)))
+
+    def _hear(self, call: grpc.Call | grpc.RpcError) -> None:
+        """Notes what the peer speaks; one that does not say it, or cannot be spoken with, tells so by its answer."""
+        metadata: Any = call.trailing_metadata() or ()
+        said = dict(metadata).get(HELLO_KEY)
+        with suppress(DecodeError):
+            if isinstance(said, bytes):
+                self.protocol = min(PROTOCOL, Hello.from_bytes(said).speaks)
+                self._hear_of(self.protocol)
 
     def _meant(self, method: str, error: grpc.RpcError) -> PharoahError:
         """The error of this project for one of gRPC."""

@@ -14,9 +14,10 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from crypto.errors import DecodeError, PharoahError
+from crypto.errors import DecodeError, PharoahError, VersionsApart
 from crypto.ids import VerifyKey
 from federation.protocol.services import BUG, Told, told
+from federation.protocol.versions import METADATA_KEY as HELLO_KEY, OWN, Hello, asked_in
 from federation.transport.admission import Awaited, Gate, Method, ServerLimits, Watchers, answered, awaited, half
 from federation.transport.connections import Connections
 from federation.transport.health import Standard
@@ -41,6 +42,7 @@ class Handlers:
         self, service: str, limits: ServerLimits, ceilings: Mapping[str, int], introductions: Introductions | None
     ) -> None:
         self.gate = Gate(limits, service)
+        self._name = f"the {service.rpartition('.')[2].lower()}"
         self.watchers = Watchers(limits)
         self.connections = Connections(limits.connections)
         self._limits = limits
@@ -96,6 +98,7 @@ class Handlers:
             caller = self._caller(context)
             self.connections.begin(caller.peer)
             try:
+                self._greet(context)
                 question = await self._only_part(ceiling, caller, context)
                 self.watchers.begin(caller)
                 try:
@@ -139,6 +142,7 @@ class Handlers:
             caller = self._caller(context)
             self.connections.begin(caller.peer)
             try:
+                self._greet(context)
                 await answer(questions, caller, context)
             except (NoPlace, NoTime, asyncio.CancelledError) as end:
                 await self._turn_away(end, caller, context)
@@ -159,6 +163,20 @@ class Handlers:
             return self._introductions.known(shown) if isinstance(shown, bytes) else None
 
         return Caller(context.peer(), introduced)
+
+    def _greet(self, context: _Context) -> None:
+        """Says what this server speaks, and notes what the caller does; VersionsApart where they have none in common.
+
+        A caller that does not say is written to in the oldest version.
+        """
+        context.set_trailing_metadata(((HELLO_KEY, OWN.to_bytes()),))
+        shown = dict(context.invocation_metadata() or ()).get(HELLO_KEY)
+        if isinstance(shown, bytes):
+            try:
+                asked_in.set(Hello.from_bytes(shown).spoken_with("the caller", self._name))
+            except VersionsApart as error:
+                logger.warning("a call from %s is refused: %s; %s", context.peer(), error.what, error.hint)
+                raise
 
     async def _first(self, caller: Caller, context: _Context) -> bytes:
         with self._silent.place(caller):

@@ -23,6 +23,7 @@ from crypto.ids import Digest, VerifyKey
 from crypto.signing import SigningKey, open_signed_by, tenant_id
 from federation.protocol.directory import Directory
 from federation.protocol.service_messages import Introduction
+from federation.protocol.versions import OLDEST
 
 METADATA_KEY = "pharoah-introduction-bin"
 RENEW_S = 300.0
@@ -59,7 +60,7 @@ class Introducing:
         with self._lock:
             made_s, signed = self._newest.get(server, (-RENEW_S, b""))
             if not 0.0 <= now_s - made_s < RENEW_S:
-                signed = self._signing_key.sign(Introduction(self._signing_key.public, server, int(now_s)))
+                signed = self._signing_key.sign(Introduction(self._signing_key.public, server, int(now_s)), OLDEST)
                 self._newest[server] = (now_s, signed)
             return signed
 

@@ -48,4 +48,4 @@ def check_flower(data: bytes) -> None:
             require("an error", holds=isinstance(message.error, Error))
             return
         with suppress(DecodeError):
-            require("bytes", holds=isinstance(unwrap(message.content), bytes))
+            require("bytes", holds=isinstance(unwrap(message.content)[1], bytes))

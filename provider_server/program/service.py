@@ -21,6 +21,7 @@ from crypto.signing import SigningKey
 from federation.base.clock import now_hour
 from federation.base.key_files import read, read_key
 from federation.protocol.seats import TrusteeRecord
+from federation.protocol.versions import Heard
 from federation.transport.certificates import WARN_EVERY_S, ends, warn_of_end
 from federation.transport.client import Peer
 from federation.transport.introductions import Introducing
@@ -86,7 +87,9 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
     introducing = Introducing(SigningKey(read_key(home / "signing.key")), time.time)
     with ExitStack() as stack:
         trustees = [
-            Watched(RemoteTrustee(record.index, stack.enter_context(_peer(record, introducing))), metrics)
+            Watched(
+                RemoteTrustee(record.index, stack.enter_context(_peer(record, introducing, provider.heard))), metrics
+            )
             for record in provider.directory.trustees
         ]
         try:
@@ -193,8 +196,11 @@ def _on_hangup(reload: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
-def _peer(trustee: TrusteeRecord, introducing: Introducing) -> Peer:
-    return Peer(trustee.address, root_of(trustee.verify_key), introducing=introducing)
+def _peer(trustee: TrusteeRecord, introducing: Introducing, heard: Heard) -> Peer:
+    def hear(protocol: int) -> None:
+        heard.note(trustee.verify_key, protocol)
+
+    return Peer(trustee.address, root_of(trustee.verify_key), introducing=introducing, hear=hear)
 
 
 @contextmanager

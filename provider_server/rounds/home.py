@@ -26,6 +26,7 @@ from federation.base.key_files import HomeError, new_key, read, read_key, replac
 from federation.base.plugin_verbs import plug_ins
 from federation.base.settings import BadSettings, load
 from federation.base.visible import short
+from federation.protocol.versions import OLDEST
 from provider_server.fleet.leases import Lease, context_links, context_tokens
 from provider_server.rounds.lease_book import LeaseBook
 from provider_server.rounds.settings import ProviderSettings
@@ -81,7 +82,7 @@ def found(home: Path, database: str | None, committee: "Committee") -> None:
         if store.entries():
             raise StoreNotEmpty("the database already contains the directory of a federation")
         entry = committee.founding_entry(signing_key.public, settings.plan.weeks_per_epoch, ())
-        store.add_entry(0, signing_key.sign(entry))
+        store.add_entry(0, signing_key.sign(entry, OLDEST))
     finally:
         store.close()
 
@@ -219,4 +220,4 @@ def invitation(home: Path, provider: "Provider", settings: ProviderSettings) -> 
         f"{host}:{settings.listen.tenants_port}",
         f"{host}:{settings.listen.online_port}",
     )
-    return SigningKey(read_key(home / "signing.key")).sign(invited)
+    return SigningKey(read_key(home / "signing.key")).sign(invited, OLDEST)

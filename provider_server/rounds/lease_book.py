@@ -20,6 +20,7 @@ from federation.protocol.directory import Chain, Directory, Member, next_entry, 
 from federation.protocol.plan import Plan
 from federation.protocol.round_messages import DirectoryUpdate
 from federation.protocol.seats import TrusteeRecord
+from federation.protocol.versions import OLDEST
 from provider_server.fleet.leases import Lease, context_tokens
 from provider_server.rounds.store.store import NOWHERE, Store
 
@@ -136,25 +137,25 @@ class Members:
 
     def update(self) -> bytes:
         """The whole directory as a message."""
-        return encode(DirectoryUpdate(self.chain.entries))
+        return encode(DirectoryUpdate(self.chain.entries), OLDEST)
 
     def enrol(self, members: Sequence[Member], left: Sequence[TenantId] = ()) -> None:
         """Adds an entry to the directory; BadSignature or Fork, and no entry, for a bad card."""
-        entry = self._signing_key.sign(next_entry(self.directory, joined=members, left=left))
+        entry = self._signing_key.sign(next_entry(self.directory, joined=members, left=left), OLDEST)
         chain = self.chain.extended([entry])
         self._store.add_entry(chain.directory.number, entry, left, self._now_s())
         self.chain = chain
 
     def reseat(self, trustees: Sequence[TrusteeRecord], handovers: Sequence[bytes]) -> None:
         """Adds the entry by which trustees hand over; ReseatingRefused, TrusteeFault or PeerFault, and none, if bad."""
-        entry = self._signing_key.sign(reseating(self.directory, trustees, handovers))
+        entry = self._signing_key.sign(reseating(self.directory, trustees, handovers), OLDEST)
         chain = self.chain.extended([entry])
         self._store.add_entry(chain.directory.number, entry)
         self.chain = chain
 
     def list_pass_keys(self, first_week: int, batches: int, keys: Sequence[Element]) -> None:
         """Adds the entry by which passes are issued under these keys, from that week on."""
-        entry = self._signing_key.sign(pass_keys(self.directory, first_week, batches, keys))
+        entry = self._signing_key.sign(pass_keys(self.directory, first_week, batches, keys), OLDEST)
         chain = self.chain.extended([entry])
         self._store.add_entry(chain.directory.number, entry)
         self.chain = chain

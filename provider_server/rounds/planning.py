@@ -31,6 +31,7 @@ from federation.protocol.plan import (
 from federation.protocol.privacy_cost import noise_scales
 from federation.protocol.round_messages import LADDER_LABELS
 from federation.protocol.subjects import OBSERVED_LEVELS, OPTIONAL, TOKEN_DIMENSIONS, Subject, norms
+from federation.protocol.versions import PROTOCOL
 from provider_server.fleet.leases import Lease
 from provider_server.rounds.schedule import Window, Windows, window_of
 
@@ -152,13 +153,14 @@ def make_plan(
     members: int = 0,
     seen: int = 0,
     bundle: PublishedBundle | None = None,
+    protocol: int = PROTOCOL,
 ) -> Plan:
     """The plan for [start, end) hours, with rows from the epoch's `leases`; NothingToCount if a dimension has no row.
 
     `public_levels` gives the levels of further dimensions whose domain is public knowledge, `windows` the edges of the
     epoch's windows where those are not what the settings say, `directory` the head under which the round is held.
     `members` is how many tenants were enrolled when the last round was released, `seen` how many answered in its
-    smallest group; `bundle` is the newest one.
+    smallest group; `bundle` is the newest one, `protocol` the version that all parties speak.
     """
     settings = _countable(settings, leases)
     names = dict.fromkeys(name for spec in settings.marginals for name in spec.dimensions)
@@ -185,6 +187,7 @@ def make_plan(
         noise_shares=settings.noise_shares,
         trustees=tuple(trustees),
         bundle=bundle,
+        protocol=protocol,
     )
     return msgspec.structs.replace(plan, noise_layers=noise_layers(settings, plan, members, seen))
 

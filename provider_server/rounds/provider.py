@@ -33,6 +33,7 @@ from federation.protocol.round_messages import (
 from federation.protocol.seats import MASK_SEATS, TrusteeRecord
 from federation.protocol.service_messages import Notice
 from federation.protocol.subjects import TOKEN_DIMENSIONS
+from federation.protocol.versions import Heard, asked_in
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.parts import FabricParts
 from provider_server.rounds.grouping import TenantScores, assign
@@ -86,6 +87,7 @@ class Provider(LeaseBook):
         self.settings = settings
         self._signing_key = signing_key
         self._random_bytes = random_bytes
+        self.heard = Heard()
         self._sets_before: tuple[RoundId, list[EndedRound]] | None = None
 
     # ---- leases ------------------------------------------------------------------------------------------------------
@@ -104,18 +106,19 @@ class Provider(LeaseBook):
             )
             for lease in own
         )
-        return self._signing_key.sign(LeaseGrants(asked.tenant, tuple(granted)))
+        return self._signing_key.sign(LeaseGrants(asked.tenant, tuple(granted)), asked_in.get())
 
     def signed_notice(self, notice: Notice) -> bytes:
         """A hint, or the end of a lease, as its tenant gets it, and may show to others."""
-        return self._signing_key.sign(notice)
+        return self._signing_key.sign(notice, asked_in.get())
 
     def registration_request(self, window: Window) -> bytes:
         """The signed request for the tokens of leases from the start of the epoch to the end of the window.
 
         It starts at the epoch's start, since a tenant that was away may contribute the windows that it missed.
         """
-        return self._signing_key.sign(RegistrationRequest(self.epoch(window[0]), self.windows(window[0])[0], window[1]))
+        asked = RegistrationRequest(self.epoch(window[0]), self.windows(window[0])[0], window[1])
+        return self._signing_key.sign(asked, self.heard.least)
 
     def register(self, answer: bytes) -> None:
         """Stores a tenant's tokens for its own leases; a bad answer is logged and dropped."""
@@ -173,6 +176,7 @@ class Provider(LeaseBook):
             members=members,
             seen=seen,
             bundle=self._published(),
+            protocol=self.heard.least,
         )
 
     def _warn_of_noise(self, plan: Plan) -> None:
@@ -231,7 +235,7 @@ class Provider(LeaseBook):
         A round of which trustees endorsed no set is not among them.
         """
         found = self._ended(self.epoch(window[0]))
-        return encode(EndedRounds(tuple(found))) if found else b""
+        return encode(EndedRounds(tuple(found)), self.heard.least) if found else b""
 
     def _ended(self, epoch: int) -> list[EndedRound]:
         rounds = (self._round(kept) for kept in self.store.rounds.rounds() if kept.state in ENDED)

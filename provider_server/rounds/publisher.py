@@ -15,6 +15,7 @@ from numpy.linalg import LinAlgError
 from crypto.ids import RoundId
 from crypto.signing import SigningKey, open_signed
 from federation.protocol.bundle import Bundle, CatalogueEntry, ContextName
+from federation.protocol.versions import OLDEST
 from provider_server.fleet.analysis.hazard import Unsettled
 from provider_server.fleet.analysis.prediction import Comparison
 from provider_server.fleet.learning import findings as learning, publication_gate
@@ -138,7 +139,8 @@ class Publisher:
 
     def issue(self, bundle: Bundle) -> bytes:
         """Signs and stores a bundle, which is then the one in force."""
-        signed = self._signing_key.sign(bundle)
+        last = self._store.newest_release()
+        signed = self._signing_key.sign(bundle, OLDEST if last is None else last.plan.protocol)
         self._store.add_bundle(bundle.number, signed)
         return signed
 

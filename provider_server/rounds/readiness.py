@@ -31,6 +31,7 @@ class What(StrEnum):
     OWNERS = "tenants enrolled for owners_minimum"
     CONNECTED = "tenants connected"
     ACCEPTING = "tenants that accept the plan"
+    VERSION = "tenants of a version that this provider reads"
     LEASES = "tenants with leases"
     CONTEXTS = "tenants on one hardware group"
     WORKLOADS = "tenants that run one workload"
@@ -142,16 +143,22 @@ def _trustees(known: Known) -> Iterator[Lack]:
 
 
 def _refusals(known: Known) -> Iterator[Lack]:
-    """Those of the last round that the next one would meet again: by rule, with the tenants."""
-    by_text: dict[str, set[TenantId]] = {}
+    """Those of the last round that the next one would meet again: by rule, with the tenants.
+
+    Of a version that is too old or too new they are named even where the others are enough.
+    """
+    by_text: dict[tuple[What, str], set[TenantId]] = {}
     for one in known.refusals:
         if one.tenant in known.directory.by_id and (text := _again(one, known)):
-            by_text.setdefault(text, set()).add(one.tenant)
+            what = What.VERSION if one.refused.rule is Rule.PROTOCOL else What.ACCEPTING
+            by_text.setdefault((what, text), set()).add(one.tenant)
     members, need = len(known.directory.by_id), known.settings.cohort_minimum
-    if members - len({tenant for who in by_text.values() for tenant in who}) >= need:
-        return
-    for text, who in by_text.items():
-        yield Lack(What.ACCEPTING, members - len(who), need, known.called(who), f"refused: {text}; {_REMEDY}")
+    is_enough = members - len({tenant for who in by_text.values() for tenant in who}) >= need
+    for (what, text), who in by_text.items():
+        if what is What.VERSION:
+            yield Lack(what, members - len(who), members, known.called(who), text, urgent=not is_enough)
+        elif not is_enough:
+            yield Lack(what, members - len(who), need, known.called(who), f"refused: {text}; {_REMEDY}")
 
 
 _REMEDY = "change [plan] in provider.toml, or the owners of these tenants allow it in policy.toml"

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from crypto.codec import decode, digest, encode
+from crypto.codec import decode, encode
 from crypto.errors import CohortTooSmall, MemberRefused, PeerFault
 from crypto.ids import TenantId
 from crypto.masking import Words, words_from_bytes
@@ -62,7 +62,7 @@ class Round:
         self._signing_key = signing_key
         self._directory = directory
         self._now = now or directory
-        self._digest = digest(encode(self.plan))
+        self._digest = name_of(signed_plan)
 
     @property
     def state(self) -> RoundState:
@@ -134,7 +134,7 @@ class Round:
     def _asked(self, groups: Sequence[Sequence[TenantId]]) -> bytes:
         headers = tuple(tuple(self._contribution(tenant).header for tenant in sorted(members)) for members in groups)
         ownerships = self._store.get(self.plan.round_id).ownerships
-        return self._signing_key.sign(UnmaskRequest(self.signed_plan, headers, ownerships))
+        return self._signing_key.sign(UnmaskRequest(self.signed_plan, headers, ownerships), self.plan.protocol)
 
     def drop_refused(self, refusals: Sequence[MemberRefused], group: Grouping) -> None:
         """Drops the contribution that every trustee refused; CohortTooSmall if too few are left.
@@ -184,7 +184,7 @@ class Round:
     @property
     def empty_request(self) -> bytes:
         """The signed request of a round that is given up, the same whenever it is asked for."""
-        return self._signing_key.sign(UnmaskRequest(self.signed_plan, (), ()))
+        return self._signing_key.sign(UnmaskRequest(self.signed_plan, (), ()), self.plan.protocol)
 
     def ended(self) -> EndedRound | None:
         """The set of a round that is over, with the endorsements of a quorum; None where trustees endorsed none."""
@@ -234,7 +234,8 @@ class Round:
     def call(self) -> bytes:
         """The message that asks each trustee for its share: the request and all endorsements."""
         endorsements = self._store.answers(self.plan.round_id, Answer.ENDORSEMENT)
-        return encode(UnmaskCall(self.request, tuple(endorsements[index] for index in sorted(endorsements))))
+        told = UnmaskCall(self.request, tuple(endorsements[index] for index in sorted(endorsements)))
+        return encode(told, self.plan.protocol)
 
     def share(self, trustee: int, data: bytes) -> None:
         """Stores a trustee's share; PeerFault for anything else."""
@@ -322,6 +323,6 @@ def new_round(
     LostStep where it is to be `alone`, and another process has opened one meanwhile. The statements are stored now, as
     owners make new ones for later rounds.
     """
-    signed_plan = signing_key.sign(plan)
+    signed_plan = signing_key.sign(plan, plan.protocol)
     store.add(plan.round_id, RoundState.COLLECTING, signed_plan, ownerships, alone=alone)
     return Round(store, signing_key, directory, signed_plan)

@@ -151,7 +151,7 @@ def _log(notice: Notice) -> None:
 def _take_leases(tenant: Tenant, provider: Peer, start_hour: int, end_hour: int) -> None:
     """Gets the leases that began between these hours into the journal; failures are retried at the next request."""
     try:
-        request = tenant.lease_request(start_hour, end_hour)
+        request = tenant.lease_request(start_hour, end_hour, provider.protocol)
         started = tenant.take_leases(provider.call(ProviderMethod.LEASES, request))
     except PharoahError as error:
         logger.warning("leases could not be taken: %s", error.what, extra={"error": type(error).__name__})
@@ -172,7 +172,8 @@ def granted_labels(home: Path, lease: LeaseId, wait_s: float) -> dict[str, str]:
                     f"the provider has not recorded lease {lease} yet", hint="check it later with `check`"
                 )
             now = int(now_hour())
-            tenant.take_leases(provider.call(ProviderMethod.LEASES, tenant.lease_request(now - 1, now + 1)))
+            request = tenant.lease_request(now - 1, now + 1, provider.protocol)
+            tenant.take_leases(provider.call(ProviderMethod.LEASES, request))
             time.sleep(min(_AGAIN_S, wait_s))
     return labels
 

@@ -39,6 +39,7 @@ from federation.protocol.round_messages import (
     Registration,
     RegistrationRequest,
 )
+from federation.protocol.versions import OLDEST, asked_in
 from tenant_client.doctor.records.bundle_log import BundleLog
 from tenant_client.doctor.records.database import refuse_earlier, selection_key
 from tenant_client.doctor.records.endorsed_sets import EndorsedSets, waited_since
@@ -137,9 +138,9 @@ class Tenant:
         )
         self.journal.size((str(lease.lease), lease.nodes) for lease in leases if lease.nodes)
 
-    def lease_request(self, start_hour: int, end_hour: int) -> bytes:
+    def lease_request(self, start_hour: int, end_hour: int, protocol: int = OLDEST) -> bytes:
         """The signed question for the own leases that began in [start_hour, end_hour)."""
-        return self._signing_key.sign(LeaseRequest(self.id, start_hour, end_hour))
+        return self._signing_key.sign(LeaseRequest(self.id, start_hour, end_hour), protocol)
 
     def waiting_since(self, end_hour: int) -> float | None:
         """The hour at which the first described lease began that still lacks its tokens, if before `end_hour`."""
@@ -180,7 +181,7 @@ class Tenant:
         if not set(entries) <= set(self.chain.entries):
             self.chain = pin(self._connection, entries)
             self.tokens.follow(self.chain.directory)
-        return encode(Receipt(self.chain.directory.head))
+        return encode(Receipt(self.chain.directory.head), asked_in.get())
 
     def register(self, payload: bytes) -> bytes:
         """Tells the provider which tokens run on the leases it asks about."""
@@ -189,8 +190,9 @@ class Tenant:
         window = asked.start_hour, asked.end_hour
         owned = Ownership(self.id, asked.epoch, *window, self._held(asked.epoch, *window))
         links = self.journal.links(asked.epoch) if self.policy.link_epochs else ()
-        ownership = self._signing_key.sign(owned)
-        return self._signing_key.sign(Registration(self.id, asked.epoch, workloads, ownership, links))
+        ownership = self._signing_key.sign(owned, asked_in.get())
+        said = Registration(self.id, asked.epoch, workloads, ownership, links)
+        return self._signing_key.sign(said, asked_in.get())
 
     def _held(self, epoch: int, start_h: float, end_h: float) -> tuple[Token, ...]:
         """The tokens of what the provider was told of; of parts too, if votes may be counted."""
@@ -214,7 +216,7 @@ class Tenant:
             self.endorsed.keep(rounds)
             self._settle(self.endorsed.sets())
         self.endorsed.refuse_two({one.endorsed.epoch for one in rounds})
-        return encode(Receipt(digest(payload)))
+        return encode(Receipt(digest(payload)), asked_in.get())
 
     def _settle(self, sets: Sequence[EndorsedSet]) -> None:
         for one in sets:
@@ -252,11 +254,12 @@ class Tenant:
         own = noise.contribution(plan, self.counts(plan), self._sampler)
         cells = words_to_bytes(mask_cells(own, self._mask_key, masks))
         header = ContributionHeader(self.id, plan.round_id, named, self.begins(plan), nonce, digest(cells))
-        said = Contribution(self._signing_key.sign(header), memoryview(cells))
-        return self.outbox.keep(plan.round_id, signed_plan, encode(said))
+        said = Contribution(self._signing_key.sign(header, plan.protocol), memoryview(cells))
+        return self.outbox.keep(plan.round_id, signed_plan, encode(said, plan.protocol))
 
     def _check(self, plan: Plan) -> None:
         """Refuses what the policy does not allow, and what endorsed sets or a change of seats have overtaken."""
+        plan.check_protocol("this tenant")
         check_plan(plan, self.policy, self.chain.at(plan.directory), self._clock(), self.members_seen())
         if not self.chain.has_same_seats(plan.directory):
             raise SeatsChanged(f"plan {plan.round_id} refused: seats of trustees changed after its directory entry")
@@ -297,7 +300,7 @@ class Tenant:
         bundle = open_signed(Bundle, signed_bundle, self._provider)
         self._bundles.keep(bundle.number, signed_bundle)
         self._opened = signed_bundle, bundle
-        return encode(Receipt(digest(signed_bundle)))
+        return encode(Receipt(digest(signed_bundle)), asked_in.get())
 
     def bundle(self) -> Bundle | None:
         """The newest bundle, its signature checked; None before the first."""

@@ -24,6 +24,7 @@ from crypto.signing import SigningKey, tenant_id
 from federation.base.sqlite import Connection, transaction
 from federation.protocol.directory import Directory
 from federation.protocol.round_messages import EvaluationRequest, EvaluationResponse, Ladder
+from federation.protocol.versions import OLDEST
 from tenant_client.doctor.workload.descriptor import Rungs
 
 logger = logging.getLogger(__name__)
@@ -107,7 +108,7 @@ class TokenSource:
         faults: list[str] = []
         for trustee in self._trustees:
             self._note(epoch, trustee.index, len(elements))
-            request = self._signing_key.sign(EvaluationRequest(own, trustee.index, epoch, elements))
+            request = self._signing_key.sign(EvaluationRequest(own, trustee.index, epoch, elements), OLDEST)
             try:
                 answers[trustee.index] = _evaluation(trustee.index, trustee.evaluate(request))
                 if len(answers) == key.threshold:

@@ -22,18 +22,14 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgpack
 import msgspec
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from msgspec.structs import astuple, fields
 
-from crypto import codec, masking, possession, signing
+from crypto import codec
 from crypto.codec import (
     INTEGER_END,
     MAX_MESSAGE_BYTES,
     MAX_TEXT_CHARACTERS,
-    Message,
-    Secret,
     decode,
     digest,
     encode,
@@ -47,25 +43,19 @@ from crypto.ids import (
     Id,
     LeaseId,
     MaskPublicKey,
-    Nonce,
     RoundId,
-    Signature,
     TenantId,
     Token,
     VerifyKey,
 )
 from federation.protocol import (
     anchors,
-    bundle,
     ceremony,
-    directory,
     endorsed,
     enrolment,
     invitation,
     pass_messages,
-    plan,
     round_messages,
-    seats as seats_module,
     service_messages,
 )
 from federation.protocol.attendance import MOST_LAYERS
@@ -99,41 +89,24 @@ from federation.protocol.round_messages import Contribution, EvaluationRequest, 
 from federation.protocol.seats import Reseating, Seats, TrusteeRecord
 from federation.protocol.service_messages import SESSION_BYTES, Action, Hint, HintState, LeaseEnd, Suspicion
 from federation.protocol.subjects import TOKEN_DIMENSIONS
-from provider_server.fleet import release
 from tests.support.changing import replace
+from tests.support.specimens import (
+    ADDRESSES,
+    MESSAGES,
+    NODE_KEY,
+    Tree,
+    a_header,
+    field_hints,
+    hint_of,
+    plain,
+    specimen,
+    tree_of,
+)
 
-MODULES = (
-    directory,
-    round_messages,
-    plan,
-    bundle,
-    signing,
-    enrolment,
-    ceremony,
-    invitation,
-    service_messages,
-    release,
-    masking,
-    possession,
-    seats_module,
-    endorsed,
-    anchors,
-    pass_messages,
-)
-MESSAGES: tuple[type[Any], ...] = tuple(
-    dict.fromkeys(
-        kind
-        for module in MODULES
-        for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, Message) and kind not in (Message, Secret)
-    )
-)
 pytestmark = pytest.mark.filterwarnings("ignore:Parsed a serial number")  # of a certificate whose bits were flipped
 every_message = pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: str(kind.__name__))
 # Building a Plan discards nothing but takes many draws; a slow machine is no reason to fail.
 patient = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
-
-Tree = Any  # what msgpack makes of a message: nested lists of int, float, str, bytes and None
 
 
 # ---- messages from their annotations --------------------------------------------------------------------------------
@@ -149,8 +122,6 @@ SCALARS: dict[type, st.SearchStrategy[Any]] = {
 SCALARS[memoryview] = SCALARS[bytes].map(memoryview)
 LABELS = st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2).map(json.dumps)
 NODE_NAMES = st.lists(st.text(max_size=5), max_size=3).map(json.dumps)
-ADDRESSES = ("trustee.example:7100", "192.0.2.7:65535", "[2001:db8::7]:1")
-NODE_KEY = ec.derive_private_key(7, ec.SECP384R1()).public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
 TENANTS = st.binary(min_size=16, max_size=16).map(TenantId)
 SHAPED: dict[tuple[type, str], Callable[[], st.SearchStrategy[Any]]] = {
     (Contribution, "cells"): lambda: (
@@ -204,22 +175,6 @@ def groups() -> st.SearchStrategy[tuple[tuple[bytes, ...], ...]]:
 
 def dealt(members: list[TenantId], number: int) -> tuple[tuple[bytes, ...], ...]:
     return tuple(tuple(map(a_header, sorted(members[start::number]))) for start in range(number))
-
-
-def a_header(tenant: TenantId) -> bytes:
-    said = round_messages.ContributionHeader(
-        tenant, RoundId(bytes(16)), Digest(bytes(32)), 1, Nonce(bytes(16)), Digest(bytes(32))
-    )
-    return encode(signing.Signed(Signature(bytes(64)), memoryview(encode(said))))
-
-
-def hint_of(kind: type, name: str) -> Any:
-    return next(field.type for field in fields(kind) if field.name == name)
-
-
-def plain(hint: Any) -> Any:
-    """A type without its constraints."""
-    return plain(get_args(hint)[0]) if get_origin(hint) is Annotated else hint
 
 
 def from_hint(hint: Any) -> st.SearchStrategy[Any]:
@@ -499,73 +454,6 @@ COMPOSED: dict[type, Callable[[], st.SearchStrategy[Any]]] = {
 }
 
 
-@cache
-def specimen(kind: Any) -> Any:
-    """One fixed valid message of `kind` without an empty list, so that every field can be spoilt."""
-    if kind is Plan:
-        marginal = Marginal("pairs", ("workload", "band"), (Domain.SCRIPT,), 3.0)
-        dimensions = PlanDimension("workload", ("a", "b"), (7, 8)), PlanDimension("band", ("0",), ())
-        (trustee,) = specimen_of(hint_of(Plan, "trustees"))
-        return Plan(
-            specimen_of(RoundId), specimen_of(Digest), 1, 5, 840, (5, 840), dimensions, (0.0, 9.0), (marginal,), 1,
-            Mechanism.DISCRETE_GAUSSIAN, 1.0, 1e-8, 5, 10, 8, (trustee,),
-        )  # fmt: skip
-    return kind(*(specimen_of(hint, (kind, name)) for name, hint in field_hints(kind)))
-
-
-def field_hints(kind: type) -> list[tuple[str, Any]]:
-    return [(field.name, field.type) for field in fields(kind)]
-
-
-_BATCH = (EncodedElement(bytes(EncodedElement.length)),) * pass_messages.BATCH
-IN_RANGE: dict[tuple[type, str], Any] = {
-    (PairEvidence, "below"): bytes(LEVELS),
-    (PairEvidence, "lent"): bytes(LEVELS),
-    (Evidence, "log_prior"): (2.5,) * LEVELS,
-    (DirectoryEntry, "threshold"): 1,
-    (TrusteeRecord, "index"): 1,
-    (MismatchEntry, "probability_worse"): 0.5,
-    (Statement, "delta"): 0.5,
-    (enrolment.TrusteeCard, "address"): ADDRESSES[0],
-    (enrolment.MemberCard, "node_key"): NODE_KEY,
-    (ceremony.Dealing, "threshold"): 1,
-    (pass_messages.PassRequest, "elements"): _BATCH,
-    (pass_messages.PassAnswer, "elements"): _BATCH,
-    (ceremony.Dealing, "sealed"): (bytes(SEALED_BYTES),),
-    (ceremony.Committee, "threshold"): 1,
-    (ceremony.KeptShare, "secret"): bytes(32),
-    (invitation.Invitation, "superlink"): ADDRESSES[0],
-    (invitation.Invitation, "online"): ADDRESSES[1],
-    (service_messages.Session, "token"): bytes(SESSION_BYTES),
-    (service_messages.CheckAnswer, "verdict"): 2,
-    (Hint, "probability"): 0.5,
-    (Ownership, "start_hour"): 4,
-    (round_messages.RegistrationRequest, "start_hour"): 4,
-    (UnmaskRequest, "groups"): ((a_header(TenantId(bytes(16))),),),
-}
-
-
-def specimen_of(hint: Any, field: tuple[type, str] = (object, "")) -> Any:
-    if field in IN_RANGE:
-        return IN_RANGE[field]
-    if get_origin(hint) is Annotated and get_args(hint)[0] is bytes:
-        return bytes(range(get_args(hint)[1].min_length))
-    hint = plain(hint)
-    if get_origin(hint) is tuple:
-        return (specimen_of(get_args(hint)[0]),)
-    if get_origin(hint) in (Union, types.UnionType):
-        return specimen_of(next(each for each in get_args(hint) if each is not type(None)))
-    if issubclass(hint, msgspec.Struct):
-        return specimen(hint)
-    if issubclass(hint, Id):
-        return hint(bytes(range(hint.length)))
-    if issubclass(hint, StrEnum):
-        return next(iter(hint))
-    return {bool: True, int: 5, float: 2.5, str: "text", bytes: bytes(SKETCH_BYTES), memoryview: memoryview(bytes(8))}[
-        hint
-    ]
-
-
 # ---- the invariant --------------------------------------------------------------------------------------------------
 
 
@@ -740,10 +628,6 @@ def integers(value: int) -> Iterator[bytes]:
             yield struct.pack(">B", tag) + struct.pack(form, value)
 
 
-def tree_of(message: Any) -> Tree:
-    return msgpack.unpackb(encode(message), raw=False)
-
-
 @every_message
 def test_the_shortest_form_is_the_canonical_one(kind: Any) -> None:
     assert pack(tree_of(specimen(kind)), lambda forms: forms[0]) == encode(specimen(kind))
@@ -909,8 +793,12 @@ def test_another_kind_of_message_is_refused_by_its_label(kind: Any) -> None:
 @every_message
 def test_another_version_is_refused_by_its_label(kind: Any) -> None:
     _, *values = tree_of(specimen(kind))
-    for label in (kind.LABEL[:-1] + "9", kind.LABEL + "0", kind.LABEL.upper(), "", 1, None, [kind.LABEL]):
+    for label in (kind.LABEL + "x", kind.LABEL + "00000", kind.LABEL.upper(), "", 1, None, [kind.LABEL]):
         assert "is not labelled" in refusal(kind, pack_raw([label, *values]))
+    family, _, number = kind.LABEL.rpartition("/")
+    others = {int(number) + 1: "newer", 9999: "newer"} | ({int(number) - 1: "older"} if int(number) > 1 else {})
+    for other, age in others.items():
+        assert f"it is {family}/{other}, from {age} software" in refusal(kind, pack_raw([f"{family}/{other}", *values]))
 
 
 def test_a_message_of_the_largest_size_is_read_and_one_byte_more_is_not() -> None:

@@ -98,6 +98,14 @@ def test_tenants_that_refuse_are_named_with_the_rule_while_it_holds() -> None:
     assert "epsilon_per_window 1 is above their policy's 0.5" in above.do
 
 
+def test_tenants_of_a_version_that_is_too_far_are_named_and_urgent_where_the_others_are_too_few() -> None:
+    lack = one_lack(replace(WHOLE, refusals=refused(Rule.PROTOCOL, 99, 2, "VersionsApart")))
+    assert (lack.what, lack.have, lack.need, lack.who) == (What.VERSION, 3, 5, ("lab-0", "lab-1"))
+    assert "they speak protocol 99" in lack.do
+    assert not lack.urgent
+    assert one_lack(replace(WHOLE, refusals=refused(Rule.PROTOCOL, 99, 3, "VersionsApart"))).urgent
+
+
 @pytest.mark.parametrize(
     ("refusals", "text"),
     [

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from crypto.codec import decode, digest, encode
-from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PeerFault, PlanRefused
+from crypto.errors import BadSignature, BudgetExceeded, DecodeError, PeerFault, PlanRefused, VersionsApart
 from crypto.ids import LeaseId
 from crypto.masking import MaskKey, Words, add_words, words_from_bytes
 from crypto.signing import SigningKey, open_signed
@@ -39,6 +39,7 @@ from federation.protocol.round_messages import (
     RegistrationRequest,
     opened_contribution,
 )
+from federation.protocol.versions import PROTOCOL
 from provider_server.rounds.planning import MarginalSpec
 from tenant_client.doctor.records.journal import UnknownUnit
 from tenant_client.rounds.home import create, open_tenant, pin
@@ -155,6 +156,13 @@ def test_a_plan_beyond_the_policy_is_not_charged(cast: Cast) -> None:
     tenant = cast.tenant(policy=replace(POLICY, epsilon_per_window=0.5), sampler=NoMoreNoise())
     with pytest.raises(PlanRefused, match=r"epsilon 1 is above the policy's 0\.5"):
         tenant.contribute(signed(a_plan()))
+    assert tenant.ledger.charges() == []
+
+
+def test_a_plan_of_another_version_is_not_charged(cast: Cast) -> None:
+    tenant = cast.tenant(sampler=NoMoreNoise())
+    with pytest.raises(VersionsApart, match="this tenant speaks protocol"):
+        tenant.contribute(signed(replace(a_plan(), protocol=PROTOCOL + 1)))
     assert tenant.ledger.charges() == []
 
 

@@ -25,6 +25,7 @@ from crypto.errors import (
     OutOfOrder,
     PlanRefused,
     TooFewOwners,
+    VersionsApart,
 )
 from crypto.ids import Digest, EncodedElement, MaskPublicKey, Nonce, RoundId, Signature, TenantId, Token
 from crypto.masking import MaskKey, Words, add_words, words_from_bytes
@@ -44,6 +45,7 @@ from federation.protocol.round_messages import (
     UnmaskRequest,
     UnmaskShare,
 )
+from federation.protocol.versions import PROTOCOL
 from tests.support.changing import replace
 from tests.support.factories import (
     TENANTS,
@@ -436,6 +438,13 @@ def test_a_word_counts_that_is_of_the_hours_from_the_epochs_beginning_to_the_win
         return
     with pytest.raises(TooFewOwners, match=f"{held} tenants own row"):
         trustee.endorse(asked)
+
+
+def test_a_round_of_another_version_is_not_endorsed(cast: Cast) -> None:
+    trustee = cast.trustee()
+    with pytest.raises(VersionsApart, match="this trustee speaks protocol"):
+        trustee.endorse(an_unmasking(replace(a_plan(), protocol=PROTOCOL + 1)))
+    assert trustee.rounds() == []
 
 
 def test_one_row_that_is_too_rare_is_enough_to_refuse(cast: Cast) -> None:

@@ -31,6 +31,7 @@ from tests.support.plans import cells_plan
 from tests.vectors.endorsed import endorsed_sets
 from tests.vectors.hostile_entries import bad_entries, bad_founding, bad_returns
 from tests.vectors.hostile_keys import bad_exchange_keys, bad_possession, bad_verify_keys
+from tests.vectors.messages import FILE, messages
 from tests.vectors.seats import reseatings
 
 Document = dict[str, object]
@@ -350,7 +351,11 @@ def render(document: Document) -> str:
 
 
 def main() -> None:
-    """Write every file of `VECTORS`."""
+    """Write every file of `VECTORS`, and the messages of the newest release if there are none of it."""
+    if not (path := Path(__file__).parent / FILE).exists():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(messages())
+        print(FILE)
     for name, make in VECTORS.items():
         path = Path(__file__).with_name(name)
         path.write_text(render(make()))

@@ -319,6 +319,7 @@ class Rounds:
             join_s=rounds.join_s,
             deadline_s=rounds.deadline_s,
             poll_s=rounds.poll_s,
+            heard=self._provider.heard,
         )
         self._link.run(app)
         return results[0]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from federation.protocol.versions import Heard
 from provider_server.rounds.network.flower import Context, ServerApp, TaskIdentity
 from provider_server.rounds.network.grid_tenants import Grid, GridTenants
 from provider_server.rounds.week import Tenants
@@ -27,15 +28,19 @@ def server_app(
     join_s: float = 60.0,
     deadline_s: float = 600.0,
     poll_s: float = 0.1,
+    heard: Heard | None = None,
 ) -> ServerApp:
-    """The ServerApp that waits `join_s` at most for `wanted` nodes; each question of `run` then has `deadline_s`."""
+    """The ServerApp that waits `join_s` at most for `wanted` nodes; each question of `run` then has `deadline_s`.
+
+    `heard` is told what tenants speak.
+    """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, _context: Context) -> None:
         joined = _wait_for_nodes(grid, wanted, time.monotonic() + join_s, poll_s)
         logger.info("starting with %d nodes of %d wanted", joined, wanted)
-        run(GridTenants(grid, deadline_s, poll_s))
+        run(GridTenants(grid, deadline_s, poll_s, heard))
 
     return app
 

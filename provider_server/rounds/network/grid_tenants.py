@@ -6,6 +6,8 @@ answers in the same round. Each node gives at most one answer, whatever is deliv
 each node that gave none is named in `silences` with what is known of the cause. Of what a node says about its own
 failure only the name of an error class is taken over, and of a refused plan the rule, if it reads like that.
 
+Each question says what all are known to read (`heard`), and each answer what its node speaks, which is noted there.
+
 Not promised: that a node id is a tenant; the transport says which node answered, and who signed an answer is for its
 reader to check.
 
@@ -26,9 +28,10 @@ from typing import TYPE_CHECKING, NewType, Protocol
 
 import httpx
 
-from crypto.errors import DecodeError
+from crypto.errors import DecodeError, VersionsApart
 from federation.protocol.queries import BLOB, RECORD, Fault, Query, unwrap, wrap
 from federation.protocol.refusals import Refused
+from federation.protocol.versions import Heard, Hello
 from federation.transport.flower_wire import UNREADABLE
 
 if TYPE_CHECKING:  # Flower takes half a second to import, and the federated week needs only the protocol
@@ -119,8 +122,9 @@ class _Asked:
 class GridTenants:
     """`provider_server.rounds.week.Tenants` over a Flower grid; needs a Flower task's identity."""
 
-    def __init__(self, grid: Grid, deadline_s: float, poll_s: float = 0.1) -> None:
+    def __init__(self, grid: Grid, deadline_s: float, poll_s: float = 0.1, heard: Heard | None = None) -> None:
         self._grid = grid
+        self._heard = heard or Heard()
         self._deadline_s = deadline_s
         self._poll_s = poll_s
         self._silences: list[Silence] = []
@@ -145,7 +149,8 @@ class GridTenants:
         if not node_ids:
             return
         left_s = max(0.0, asked.end_s - time.monotonic())
-        questions = _questions(asked.verb, asked.payload, node_ids, ttl_s=left_s + DRAIN_S)
+        blob = wrap(asked.payload, Hello(self._heard.least))
+        questions = _questions(asked.verb, blob, node_ids, ttl_s=left_s + DRAIN_S)
         sent = [MessageId(message_id or "") for message_id in self._grid.push_messages(questions)]
         sent = sent if len(sent) == len(node_ids) else [MessageId("")] * len(node_ids)
         for message_id, node_id in zip(sent, node_ids, strict=True):
@@ -211,8 +216,9 @@ class GridTenants:
             self._leave_out(Silence(asked.verb, node_id, Why.FAILED, detail, refused))
             return
         try:
-            blob = unwrap(reply.content)
-        except DecodeError as error:
+            hello, blob = unwrap(reply.content)
+            self._heard.note(node_id, hello.spoken_with("the tenant", "this provider"))
+        except (DecodeError, VersionsApart) as error:
             self._leave_out(Silence(asked.verb, node_id, Why.MALFORMED, type(error).__name__))
             return
         yield blob
@@ -222,10 +228,10 @@ class GridTenants:
         logger.warning("node %d has no answer to %s: %s %s", silence.node_id, silence.verb, silence.why, silence.detail)
 
 
-def _questions(verb: Query, payload: bytes, node_ids: list[NodeId], *, ttl_s: float) -> list["Message"]:
+def _questions(verb: Query, blob: bytes, node_ids: list[NodeId], *, ttl_s: float) -> list["Message"]:
     from provider_server.rounds.network.flower import ConfigRecord, Message, RecordDict
 
-    content = RecordDict({RECORD: ConfigRecord({BLOB: wrap(payload)})})  # one object for all: Flower stores it once
+    content = RecordDict({RECORD: ConfigRecord({BLOB: blob})})  # one object for all: Flower stores it once
     return [Message(content, node_id, f"query.{verb}", ttl=ttl_s, group_id=verb.value) for node_id in node_ids]
 
 

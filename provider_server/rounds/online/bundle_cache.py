@@ -18,6 +18,7 @@ from federation.protocol.bundle import Bundle, Catalogue
 from federation.protocol.check import Checker
 from federation.protocol.pass_messages import padded, padded_length, page_of
 from federation.protocol.service_messages import CheckAnswer
+from federation.protocol.versions import OLDEST, asked_in
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +32,9 @@ class Published:
     def __init__(self, signed: bytes, bundle: Bundle) -> None:
         self.signed = signed
         self.etag = digest(signed)
-        self.catalogue = encode(Catalogue(tuple(sorted(bundle.catalogue, key=lambda entry: entry.name))))
+        self.catalogue = encode(Catalogue(tuple(sorted(bundle.catalogue, key=lambda entry: entry.name))), OLDEST)
         self._checker = Checker(bundle)
-        self._answers: dict[tuple[int, int], bytes] = {}
+        self._answers: dict[tuple[int, int, int], bytes] = {}
         self._pages = Pages(bundle)
 
     @property
@@ -44,10 +45,12 @@ class Published:
     def answer(self, labels: Mapping[str, str]) -> bytes:
         """An encoded CheckAnswer. Used on the loop alone."""
         found = self._checker.check(labels)
-        same = id(found.evidence), id(found.hazards)  # both are the bundle's own and live as long as it does
+        # The first two are the bundle's own and live as long as it does.
+        same = id(found.evidence), id(found.hazards), asked_in.get()
         answer = self._answers.get(same)
         if answer is None:
-            answer = encode(CheckAnswer(self.number, int(found.verdict), found.evidence, found.hazards))
+            said = CheckAnswer(self.number, int(found.verdict), found.evidence, found.hazards)
+            answer = encode(said, asked_in.get())
             if len(self._answers) >= ANSWERS_KEPT:
                 self._answers.clear()
             self._answers[same] = answer
@@ -68,8 +71,8 @@ class Pages:
         self._nothing = nothing
         self._by_context = {context: page_of(bundle, context, _NOWHERE) for context in contexts}
         self._by_level = {level: page_of(bundle, _NOWHERE, level).hazards for level in levels}
-        longest = max(len(encode(page)) for page in (nothing, *self._by_context.values()))
-        hazards = max((len(encode(replace(nothing, hazards=h))) for h in self._by_level.values()), default=0)
+        longest = max(len(encode(page, OLDEST)) for page in (nothing, *self._by_context.values()))
+        hazards = max((len(encode(replace(nothing, hazards=h), OLDEST)) for h in self._by_level.values()), default=0)
         self._length = padded_length(longest + hazards)
         self._answers: dict[tuple[Token, Token], bytes] = {}
 

@@ -23,6 +23,7 @@ from crypto.ristretto import Element, RandomBytes
 from crypto.voprf import KeyPair
 from federation.protocol.pass_messages import AnonymousCheck, PassAnswer, PassNonce, PassRequest
 from federation.protocol.passes import check_pass, issue, week_key, week_of
+from federation.protocol.versions import asked_in
 from provider_server.rounds.provider import Provider
 from provider_server.rounds.store.store import reporting
 
@@ -82,7 +83,7 @@ class Passes:
         evaluation = issue(self._key(week).secret, blinded, self._random_bytes)
         self._count("issued", len(blinded))
         elements = tuple(EncodedElement(element.encoded) for element in evaluation.elements)
-        return encode(PassAnswer(elements, EncodedProof(evaluation.proof.encode())))
+        return encode(PassAnswer(elements, EncodedProof(evaluation.proof.encode())), asked_in.get())
 
     async def spend(self, asked: AnonymousCheck) -> None:
         """Spends the pass of a question; PassRefused if it is not good, or not for the first time."""

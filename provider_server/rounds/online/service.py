@@ -35,6 +35,7 @@ from federation.protocol.pass_messages import AnonymousCheck, PassRequest
 from federation.protocol.round_messages import LADDER_LABELS, LeaseRequest
 from federation.protocol.service_messages import CheckRequest, Hint, Notice, Outcome, SignIn, WatchRequest
 from federation.protocol.services import PROVIDER, ProviderMethod
+from federation.protocol.versions import asked_in
 from federation.transport.admission import Awaited, ServerLimits
 from federation.transport.introductions import parties
 from federation.transport.server import Method, Server, serve
@@ -184,7 +185,7 @@ class OnlineService:
         """Signed SignIn in, Session out."""
         asked = self._opened(SignIn, request)
         self._sign_ins.take(asked.tenant)
-        return encode(self._sessions.grant(asked))
+        return encode(self._sessions.grant(asked), asked_in.get())
 
     def _opened(self, kind: type[T], request: bytes) -> T:
         return open_signed_by(kind, request, self._verify_key)

@@ -16,6 +16,7 @@ from crypto.signing import SigningKey, name_of, open_signed, reopened, tenant_id
 from federation.base.sqlite import Connection
 from federation.protocol.anchors import NOTHING_BEFORE, Anchor, AnchorRequest
 from federation.protocol.directory import Directory
+from federation.protocol.versions import OLDEST
 from tenant_client.program.claims.chain import FactChain
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Anchoring:
     def _ask(self, trustee: AnchoringTrustee, holder: VerifyKey) -> None:
         number, head = self._waiting(holder)[0]
         request = AnchorRequest(self.tenant, trustee.index, number, Digest(head))
-        answer = trustee.anchor(self._signing_key.sign(request))
+        answer = trustee.anchor(self._signing_key.sign(request, OLDEST))
         said, newest = open_signed(Anchor, answer, holder), self._newest(holder)
         before = NOTHING_BEFORE if newest is None else name_of(newest)
         if (said.trustee, said.tenant, said.number, said.head, said.before) != (*_asked(request), before):

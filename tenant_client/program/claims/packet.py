@@ -13,6 +13,7 @@ from crypto.errors import PharoahError
 from crypto.ids import Digest
 from crypto.signing import SigningKey, tenant_id
 from federation.protocol.anchors import ClaimDigest
+from federation.protocol.versions import OLDEST
 from tenant_client.program.claims.chain import ChainEntry
 from tenant_client.program.claims.facts import SHOWN, kind_of
 from tenant_client.program.claims.verify_claim import canonical
@@ -66,7 +67,7 @@ def claim(
         anchors=[(length, base64.b64encode(message).decode()) for length, message in anchors],
     )
     named = Digest(hashlib.sha256(canonical(made)).digest())
-    signed = signing_key.sign(ClaimDigest(tenant_id(signing_key.public), named))
+    signed = signing_key.sign(ClaimDigest(tenant_id(signing_key.public), named), OLDEST)
     return {**made, "signed": base64.b64encode(signed).decode()}
 
 

@@ -20,6 +20,7 @@ from federation.base.settings import load
 from federation.protocol.directory import Chain
 from federation.protocol.enrolment import MemberCard, check_fingerprint, fingerprint
 from federation.protocol.invitation import Invitation, accept
+from federation.protocol.versions import OLDEST
 from tenant_client.doctor.run.run_directory import LEASE_KEY
 from tenant_client.doctor.settings import SAMPLE, TenantSettings
 from tenant_client.program import service
@@ -115,7 +116,7 @@ def _make_card(home: Path, card: Path, *, new_node_key: bool, as_json: bool) -> 
     node = NodeKey.of(read(home / "node.key"))
     signing_key = SigningKey(read_key(home / "signing.key"))
     try:
-        card.write_bytes(signing_key.sign(MemberCard(member, node.public_openssh.encode())))
+        card.write_bytes(signing_key.sign(MemberCard(member, node.public_openssh.encode()), OLDEST))
     except OSError as error:
         raise HomeError(f"{error.strerror}: {card}", hint="pass another file with --card") from error
     _tell({"home": str(home), "tenant": str(member.tenant), "card": str(card)}, as_json=as_json)

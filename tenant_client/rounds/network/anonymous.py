@@ -31,6 +31,7 @@ from federation.protocol.directory import Directory
 from federation.protocol.pass_messages import BATCH, AnonymousCheck, Pass, unpadded
 from federation.protocol.passes import SECONDS_PER_WEEK, order, passes_of, week_of
 from federation.protocol.services import ProviderMethod
+from federation.protocol.versions import OLDEST
 from federation.transport.client import Peer
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.questions import noting
@@ -80,7 +81,7 @@ def ask(peer: Peer, connection: Connection, labels: Mapping[str, str], at_s: flo
     shown = take(connection, week)
     if shown is None:
         raise NoPass("no pass for an anonymous check is left for this week")
-    answer = peer.call(ProviderMethod.ANONYMOUS_CHECK, encode(AnonymousCheck(week, shown, context, level)))
+    answer = peer.call(ProviderMethod.ANONYMOUS_CHECK, encode(AnonymousCheck(week, shown, context, level), OLDEST))
     page = unpadded(answer)
     if any(entry.context != context for entry in page.mismatches):
         raise PeerFault("the provider's page is about another context", hint="compare the versions of both sides")

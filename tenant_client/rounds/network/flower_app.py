@@ -4,6 +4,7 @@
   plan that the policy refuses, the rule with its limit (`federation.protocol.refusals`). The text of an error stays in
   the tenant's log, since it may quote the tenant's data; of a bug not even the class leaves.
   Without this, Flower would send the text of any exception to the provider.
+- What the provider speaks comes with each question; one that is two versions away is refused (`VersionsApart`).
 - Replies are padded to whole units (`federation.protocol.queries`); the node paces them.
 
 Not promised: that a refusal looks like an answer. Flower refuses messages of unknown verbs.
@@ -16,6 +17,7 @@ import logging
 from crypto.errors import DecodeError, PharoahError
 from federation.protocol.queries import BLOB, RECORD, Answer, Fault, Query, unwrap, wrap
 from federation.protocol.refusals import Refused
+from federation.protocol.versions import asked_in
 from tenant_client.rounds.network.flower import ClientApp, ConfigRecord, Context, Error, Message, RecordDict
 
 logger = logging.getLogger(__name__)
@@ -50,4 +52,6 @@ def _said(verb: Query, message: Message, answer: Answer) -> RecordDict | Error:
 def _payload(message: Message) -> bytes:
     if message.has_error():
         raise DecodeError("an error came instead of a question")
-    return unwrap(message.content)
+    hello, payload = unwrap(message.content)
+    asked_in.set(hello.spoken_with("the provider", "this tenant"))
+    return payload

@@ -99,7 +99,8 @@ class Online:
         ladder = tuple(_token(labels[rung]) for rung in LADDER_LABELS) if known else ()
 
         def ask(session: bytes) -> bytes:
-            return self._peer.call(ProviderMethod.CHECK, encode(CheckRequest(session, ladder, context, level)))
+            asked = CheckRequest(session, ladder, context, level)
+            return self._peer.call(ProviderMethod.CHECK, encode(asked, self._peer.protocol))
 
         try:
             answer = decode(CheckAnswer, self._signed_in(ask))
@@ -118,7 +119,8 @@ class Online:
         blinded = tuple(EncodedElement(element.encoded) for element in elements)
 
         def send(session: bytes) -> bytes:
-            return self._peer.call(ProviderMethod.PASSES, encode(PassRequest(session, week, blinded)))
+            asked = PassRequest(session, week, blinded)
+            return self._peer.call(ProviderMethod.PASSES, encode(asked, self._peer.protocol))
 
         answer = decode(PassAnswer, self._signed_in(send))
         return Evaluation(tuple(map(Element.decode, answer.elements)), Proof.decode(answer.proof))
@@ -132,7 +134,7 @@ class Online:
 
         def tell(session: bytes) -> bytes:
             said = Outcome(session, hint.number, hint.lease, suspicion, confirmed, shortfall_percent)
-            return self._peer.call(ProviderMethod.OUTCOME, encode(said))
+            return self._peer.call(ProviderMethod.OUTCOME, encode(said, self._peer.protocol))
 
         self._signed_in(tell)
 
@@ -175,7 +177,7 @@ class Online:
         self.close()
 
     def _notices(self, after: int) -> Iterator[SignedNotice]:
-        request = encode(WatchRequest(self._token(), after))
+        request = encode(WatchRequest(self._token(), after), self._peer.protocol)
         with self._listening:
             if self._closed.is_set():
                 return
@@ -201,7 +203,7 @@ class Online:
     def _token(self) -> bytes:
         with self._signing_in:
             if self._session is None or self._session.until_s - self._now_s() < RENEW_S:
-                request = self._signing_key.sign(SignIn(self._tenant, int(self._now_s())))
+                request = self._signing_key.sign(SignIn(self._tenant, int(self._now_s())), self._peer.protocol)
                 self._session = decode(Session, self._peer.call(ProviderMethod.SIGN_IN, request))
                 self.answered.set()
             return self._session.token
