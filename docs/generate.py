@@ -35,6 +35,7 @@ from pharoah_confirm import machine_verbs
 from pharoah_confirm.pairwise import NodeVerdict
 from pharoah_kubernetes.settings import KubernetesSettings
 from pharoah_kubernetes.verb import KubernetesRow
+from pharoah_slurm.verb import SlurmRow
 from provider_server.fleet.hints import node_placement, node_probes
 from provider_server.program.operations import admin, overview as provider_overview, preflight
 from provider_server.program.outputs import node_check
@@ -50,7 +51,6 @@ from provider_server.program.verbs import (
     recipe,
     rounds,
     slow,
-    slurm,
     spares,
     tenants,
     trustees,
@@ -175,8 +175,8 @@ JSON: dict[str, Any] = {
     "pharoah-provider trustees keys": anchors.VerificationKeys,
     "pharoah-provider leases record": list[leases.LeaseRow],
     "pharoah-provider leases events": list[events_verb.EventsRow],
-    "pharoah-provider leases slurm": list[slurm.SlurmRow],
-    "pharoah-provider leases key": list[slurm.LeaseKeyRow],
+    "pharoah-provider leases slurm": list[SlurmRow],
+    "pharoah-provider leases key": list[leases.LeaseKeyRow],
     "pharoah-provider kubernetes": list[KubernetesRow],
     "pharoah-provider nodes contexts": list[contexts.ContextRow],
     "pharoah-provider nodes recipe": list[recipe.RecipeRow],

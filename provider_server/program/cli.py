@@ -88,7 +88,7 @@ _add_group(
 _add_group(
     FLEET,
     group("leases", "Record who has which nodes, by hand or from Slurm."),
-    *("leases.record", "lease_events.events", "slurm.slurm", "slurm.key"),
+    *("leases.record", "lease_events.events", "leases.key"),
 )
 _add_group(
     FLEET,
