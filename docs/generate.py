@@ -31,6 +31,7 @@ from crypto.ids import SignatureBytes
 from federation.base import route
 from federation.base.console import verbs_of
 from federation.protocol import anchors, change_rules
+from pharoah_claims.verb import EvidenceView
 from pharoah_confirm import machine_verbs
 from pharoah_confirm.pairwise import NodeVerdict
 from pharoah_kubernetes.settings import KubernetesSettings
@@ -84,7 +85,6 @@ from tenant_client.doctor.workload import compare
 from tenant_client.program.verbs import (
     check,
     diagnose,
-    evidence,
     exclude,
     federation as joining,
     gate,
@@ -145,7 +145,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant join INVITATION": joining.Joined,
     "pharoah-tenant privacy budget": owner_view.Budget,
     "pharoah-tenant privacy preview": owner_view.Preview,
-    "pharoah-tenant privacy evidence": evidence.EvidenceView,
+    "pharoah-tenant privacy evidence": EvidenceView,
     "pharoah-tenant privacy sent": owner_view.Sent,
     "pharoah-tenant privacy sent --round": owner.SentParts,
     "pharoah-tenant confirm test": machine_verbs.Confirmed,

@@ -23,6 +23,7 @@ DISTRIBUTIONS = {
     "pharoah-provider.kubernetes": "pharoah-kubernetes",
     "pharoah-provider.leases.slurm": "pharoah-slurm",
     "pharoah-tenant.confirm": "pharoah-confirm",
+    "pharoah-tenant.privacy.evidence": "pharoah-claims",
 }
 T = TypeVar("T")
 

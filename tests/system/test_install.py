@@ -142,7 +142,7 @@ def test_all_distributions_are_of_one_version() -> None:
     for file in PLUG_INS:
         project = tomllib.loads(file.read_text())["project"]
         assert project["version"] == PROJECT["version"]
-        floors = {f"{name}=={PROJECT['version']}" for name in ("pharoah", "pharoah-provider")}
+        floors = {f"{name}=={PROJECT['version']}" for name in ("pharoah", "pharoah[federation]", "pharoah-provider")}
         assert len(floors.intersection(project["dependencies"])) == 1
         others = [one for one in project["dependencies"] if "==" not in one]
         assert set(others) <= {one for extra in PROJECT["optional-dependencies"].values() for one in extra}

@@ -1,14 +1,13 @@
 """What the journal knows of every lease, as facts: each a canonical JSON text that stands by itself.
 
-    kind      what it says                                                      shown by default
-    lease     when the lease began                                              yes
-    grant     the provider's signed grant of it                                 yes
-    hint      the provider's signed hint about it                               yes
-    end       the provider's signed word of when it ended, or ends now          yes
-    attempt   how an attempt of its job ended: state, reason, rank, host, GPU   yes
-    job       the name of the job                                               no
-    sentence  the diagnosis in words, and its place                             no
-    line      one line of the log that tells the cause                          no
+    lease     when the lease began
+    grant     the provider's signed grant of it
+    hint      the provider's signed hint about it
+    end       the provider's signed word of when it ended, or ends now
+    attempt   how an attempt of its job ended: state, reason, rank, host, GPU
+    job       the name of the job
+    sentence  the diagnosis in words, and its place
+    line      one line of the log that tells the cause
 
 A fact that changes later (a corrected reason) is a new fact of the same subject.
 """
@@ -26,8 +25,6 @@ from federation.base.sqlite import Connection
 from tenant_client.doctor.records.attempts import Attempts, AttemptState
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
-
-SHOWN = frozenset({"lease", "grant", "hint", "end", "attempt"})
 
 
 @dataclass(frozen=True)
@@ -112,8 +109,3 @@ def _signed(signature: bytes, body: bytes) -> str:
 
 def _text(message: bytes) -> str:
     return base64.b64encode(message).decode()
-
-
-def kind_of(body: bytes) -> str:
-    """The kind of a fact."""
-    return str(json.loads(body)["kind"])

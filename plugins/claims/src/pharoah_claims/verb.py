@@ -16,14 +16,14 @@ from federation.base.screen import say, show, show_json
 from federation.base.sqlite import reporting
 from federation.base.visible import json_text, reason, short
 from federation.protocol.anchors import verification_keys
+from pharoah_claims import packet
+from pharoah_claims.packet import Claim, kind_of
+from pharoah_claims.verify_claim import Refused, verified
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal
-from tenant_client.program.claims import packet, regularly
-from tenant_client.program.claims.anchoring import Anchoring
-from tenant_client.program.claims.chain import ChainEntry, FactChain
-from tenant_client.program.claims.facts import kind_of
-from tenant_client.program.claims.packet import Claim
-from tenant_client.program.claims.verify_claim import Refused, verified
+from tenant_client.program.anchors import regularly
+from tenant_client.program.anchors.anchoring import Anchoring
+from tenant_client.program.anchors.chain import ChainEntry, FactChain
 from tenant_client.program.verbs.console import Home, joined, journalled, warn
 from tenant_client.rounds.home import member
 

@@ -13,7 +13,7 @@ from crypto.signing import SigningKey
 from federation.base.key_files import read_key
 from federation.base.sqlite import reporting
 from tenant_client.doctor.records.database import open_database
-from tenant_client.program.claims.anchoring import Anchoring
+from tenant_client.program.anchors.anchoring import Anchoring
 from tenant_client.rounds.home import joined
 from tenant_client.rounds.network.connect import trustees_of
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from crypto.ids import Digest, TenantId
 from crypto.ristretto import RandomBytes
 from federation.base.sqlite import Connection, transaction
-from tenant_client.program.claims.facts import facts
+from tenant_client.program.anchors.facts import facts
 
 ENTRY_LABEL, HEAD_LABEL = b"pharoah/claim-entry/1\0", b"pharoah/claim-head/1\0"
 SALT_BYTES = 32

@@ -16,7 +16,7 @@ from crypto.signing import SigningKey, name_of, open_signed, reopened, tenant_id
 from federation.base.sqlite import Connection
 from federation.protocol.anchors import NOTHING_BEFORE, Anchor, AnchorRequest
 from federation.protocol.directory import Directory
-from tenant_client.program.claims.chain import FactChain
+from tenant_client.program.anchors.chain import FactChain
 
 logger = logging.getLogger(__name__)
 
