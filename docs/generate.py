@@ -36,10 +36,10 @@ from pharoah_confirm import machine_verbs
 from pharoah_confirm.pairwise import NodeVerdict
 from pharoah_kubernetes.settings import KubernetesSettings
 from pharoah_kubernetes.verb import KubernetesRow
+from pharoah_nodes.check import NodeCheck
 from pharoah_slurm.verb import SlurmRow
 from provider_server.fleet.hints import node_placement, node_probes
 from provider_server.program.operations import admin, overview as provider_overview, preflight
-from provider_server.program.outputs import node_check
 from provider_server.program.reporting import findings_text, hazard_text, outage_text
 from provider_server.program.verbs import (
     contexts,
@@ -186,7 +186,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider nodes repaired": list[contexts.RepairedRow],
     "pharoah-provider nodes changes": change_rules.Judgement,
     "pharoah-provider nodes path": route.Routes,
-    "pharoah-provider nodes check": node_check.NodeCheck,
+    "pharoah-provider nodes check": NodeCheck,
     "pharoah-provider nodes placement": list[node_placement.PlacedNode],
     "pharoah-provider nodes probes": list[node_probes.ProbeVisit],
     "pharoah-provider nodes own-failures": list[own_events.OwnFailuresRow],

@@ -22,6 +22,8 @@ GROUP = "pharoah.verbs"
 DISTRIBUTIONS = {
     "pharoah-provider.kubernetes": "pharoah-kubernetes",
     "pharoah-provider.leases.slurm": "pharoah-slurm",
+    "pharoah-provider.nodes.check": "pharoah-nodes",
+    "pharoah-provider.nodes.service": "pharoah-nodes",
     "pharoah-tenant.confirm": "pharoah-confirm",
     "pharoah-tenant.privacy.evidence": "pharoah-claims",
 }

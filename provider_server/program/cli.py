@@ -94,7 +94,7 @@ _add_group(
     FLEET,
     group("nodes", "Learn from telemetry which nodes fail, and plan by it."),
     *("contexts.contexts", "hazard.hazard", "recipe.recipe", "contexts.repaired", "own_failures.own_failures"),
-    *("snapshots.snapshot", "snapshots.changes", "serve.watch", "node_check.check", "node_check.service"),
+    *("snapshots.snapshot", "snapshots.changes", "serve.watch"),
     *("nodes.placement", "nodes.probes", "path.path", "spares.spares"),
 )
 _add_group(

@@ -160,6 +160,7 @@ def test_a_plug_in_that_cannot_be_imported_is_an_error_of_its_verb_alone(verb: s
     [
         (app, ["kubernetes", "--once"], "pharoah-provider: error: this verb needs `pip install pharoah-kubernetes`\n"),
         (app, ["leases", "slurm"], "pharoah-provider: error: this verb needs `pip install pharoah-slurm`\n"),
+        (app, ["node-check", "n1"], "pharoah-provider: error: this verb needs `pip install pharoah-nodes`\n"),
         (tenant, ["evidence", "0a1b"], "pharoah-tenant: error: this verb needs `pip install pharoah-claims`\n"),
         (tenant, ["confirm", "-h"], "pharoah-tenant: error: this verb needs `pip install pharoah-confirm`\n"),
     ],

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from federation.base.screen import show, show_json
+from pharoah_nodes import check as checks
+from pharoah_nodes.check import NodeCheck, NoReports, from_file, from_prometheus, served
 from provider_server.fleet.hints.node_reports import FILE
-from provider_server.program.outputs import node_check
-from provider_server.program.outputs.node_check import NodeCheck, NoReports, from_file, from_prometheus, served
 from provider_server.program.verbs.console import Home, Reports, required, say_error
 
 Url = Annotated[
@@ -68,4 +68,4 @@ def _answer(node: str, home: Path | None, file: Path | None, prometheus: str, le
     except NoReports as error:
         say_error(error.what, error.hint)
         report = None
-    return node_check.check(node, report, time.time(), level)
+    return checks.check(node, report, time.time(), level)
