@@ -23,6 +23,7 @@ DISTRIBUTIONS = {
     "pharoah-provider.kubernetes": "pharoah-kubernetes",
     "pharoah-provider.leases.slurm": "pharoah-slurm",
     "pharoah-provider.nodes.check": "pharoah-nodes",
+    "pharoah-provider.nodes.path": "pharoah-fabric",
     "pharoah-provider.nodes.service": "pharoah-nodes",
     "pharoah-tenant.confirm": "pharoah-confirm",
     "pharoah-tenant.privacy.evidence": "pharoah-claims",

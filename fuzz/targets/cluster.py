@@ -11,11 +11,12 @@ from crypto.errors import DecodeError
 from crypto.ids import LeaseId, TenantId
 from fuzz.targets.inputs import REPOSITORY, as_file
 from fuzz.targets.target import require, target
+from pharoah_fabric.routes import FabricHealth, routes
 from pharoah_kubernetes.gangs import Cluster, gangs, standing
 from pharoah_kubernetes.objects import PATHS, Pod, Watched, read_as
 from pharoah_slurm.follow import events_of
 from pharoah_slurm.starts import UnusableSlurm, read_starts
-from provider_server.fleet.fabric import Fabric, FabricHealth, routes
+from provider_server.fleet.fabric import Fabric
 from provider_server.fleet.fabric_files import FabricError, cables_of
 from provider_server.fleet.outage_files import UnusableOutages, read_outages
 from provider_server.rounds.intake.lease_events import FAULTS, BadLeases, Change, decoded, hours

@@ -95,7 +95,7 @@ _add_group(
     group("nodes", "Learn from telemetry which nodes fail, and plan by it."),
     *("contexts.contexts", "hazard.hazard", "recipe.recipe", "contexts.repaired", "own_failures.own_failures"),
     *("snapshots.snapshot", "snapshots.changes", "serve.watch"),
-    *("nodes.placement", "nodes.probes", "path.path", "spares.spares"),
+    *("nodes.placement", "nodes.probes", "spares.spares"),
 )
 _add_group(
     LEARNT,
