@@ -165,6 +165,7 @@ def test_every_plug_in_is_known_to_each_tool_that_looks_at_it() -> None:
         sides = [one["forbidden_modules"] for one in contracts if package.name in one.get("source_modules", ())]
         assert sides in ([["tenant_client", "trustee"]], [["provider_server", "trustee"]])
         assert f"$MYPY_CONFIG_FILE_DIR/{package.parent.relative_to(ROOT)}" in settings["mypy"]["mypy_path"]
+        assert f"/src/plugins/{file.parent.name}" in (ROOT / "ops/Containerfile").read_text()
         assert (file.parent / "README.md").exists()
         assert list(file.parent.glob("tests/test_*.py"))
 
