@@ -121,12 +121,10 @@ class VerbGroup(TyperGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As in click, and the verb of a plug-in is imported.
-
-        Of a verb that a plug-in of ours would bring it says what to install.
-        """
-        console = Console(self.path.partition(".")[0] or "pharoah")
-        if (absent := self._absent(args[0])) and not ctx.resilient_parsing:
+        """As in click, and the verb of a plug-in is imported; of an absent one of ours it says what to install."""
+        console, verb = Console(self.path.partition(".")[0] or "pharoah"), args[0]
+        is_there = verb in self.commands or verb in self._plug_ins or ctx.resilient_parsing
+        if not is_there and (absent := DISTRIBUTIONS.get(f"{self.path}.{verb}")):
             console.say_error(f"this verb needs `pip install {absent}`", "it is a plug-in, which is not installed")
             raise typer.Exit(3)  # 2 is what `confirm` says of a slow machine
         name, command, rest = super().resolve_command(ctx, args)
@@ -134,11 +132,6 @@ class VerbGroup(TyperGroup):
             with console.failing():
                 command = self._plug_ins[name].load(lambda found: _plugged_in(name, found))
         return name, command, rest
-
-    def _absent(self, verb: str) -> str:
-        """The distribution that would bring a verb which is not there; "" if none of ours would."""
-        is_there = verb in self.commands or verb in self._plug_ins
-        return "" if is_there else DISTRIBUTIONS.get(f"{self.path}.{verb}", "")
 
 
 class ProgramGroup(VerbGroup):

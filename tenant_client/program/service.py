@@ -33,7 +33,7 @@ from tenant_client.doctor.records.journal import UnknownUnit
 from tenant_client.doctor.records.questions import noting
 from tenant_client.doctor.run import lease_ends
 from tenant_client.doctor.settings import TenantSettings
-from tenant_client.program.anchors.regularly import anchoring
+from tenant_client.program.anchors.anchoring import anchoring
 from tenant_client.rounds.home import open_tenant
 from tenant_client.rounds.network import connect, flower_node
 from tenant_client.rounds.network.anonymous import buying
