@@ -10,8 +10,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from crypto.ids import Digest, VerifyKey
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, name_of, open_signed, reopened, tenant_id
 from federation.base.key_files import read_key
+from federation.base.meanwhile import meanwhile
 from federation.base.sqlite import Connection, reporting
 from federation.protocol.anchors import NOTHING_BEFORE, Anchor, AnchorRequest
 from federation.protocol.directory import Directory
@@ -128,17 +129,10 @@ def anchor(home: Path, every_s: float = 0.0) -> int:
         return anchors.anchor(trustees, os.urandom)
 
 
-@contextmanager
-def anchoring(home: Path, every_s: float) -> Iterator[None]:
+def anchoring(home: Path, every_s: float) -> AbstractContextManager[None]:
     """Anchors the journal meanwhile whenever it is due, in a thread."""
     over = threading.Event()
-    thread = threading.Thread(target=_anchor_when_due, args=(home, every_s, over), name="anchors", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(LAST_ANCHOR_S)
+    return meanwhile(lambda: _anchor_when_due(home, every_s, over), over.set, "anchors", LAST_ANCHOR_S)
 
 
 def _anchor_when_due(home: Path, every_s: float, over: threading.Event) -> None:
