@@ -31,13 +31,15 @@ from crypto.ids import SignatureBytes
 from federation.base import route
 from federation.base.console import verbs_of
 from federation.protocol import anchors, change_rules
+from pharoah_claims.verb import EvidenceView
 from pharoah_confirm import machine_verbs
 from pharoah_confirm.pairwise import NodeVerdict
 from pharoah_kubernetes.settings import KubernetesSettings
 from pharoah_kubernetes.verb import KubernetesRow
+from pharoah_nodes.check import NodeCheck
+from pharoah_slurm.verb import SlurmRow
 from provider_server.fleet.hints import node_placement, node_probes
 from provider_server.program.operations import admin, overview as provider_overview, preflight
-from provider_server.program.outputs import node_check
 from provider_server.program.reporting import findings_text, hazard_text, outage_text
 from provider_server.program.verbs import (
     contexts,
@@ -50,7 +52,6 @@ from provider_server.program.verbs import (
     recipe,
     rounds,
     slow,
-    slurm,
     spares,
     tenants,
     trustees,
@@ -84,7 +85,6 @@ from tenant_client.doctor.workload import compare
 from tenant_client.program.verbs import (
     check,
     diagnose,
-    evidence,
     exclude,
     federation as joining,
     gate,
@@ -145,7 +145,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant join INVITATION": joining.Joined,
     "pharoah-tenant privacy budget": owner_view.Budget,
     "pharoah-tenant privacy preview": owner_view.Preview,
-    "pharoah-tenant privacy evidence": evidence.EvidenceView,
+    "pharoah-tenant privacy evidence": EvidenceView,
     "pharoah-tenant privacy sent": owner_view.Sent,
     "pharoah-tenant privacy sent --round": owner.SentParts,
     "pharoah-tenant confirm test": machine_verbs.Confirmed,
@@ -175,8 +175,8 @@ JSON: dict[str, Any] = {
     "pharoah-provider trustees keys": anchors.VerificationKeys,
     "pharoah-provider leases record": list[leases.LeaseRow],
     "pharoah-provider leases events": list[events_verb.EventsRow],
-    "pharoah-provider leases slurm": list[slurm.SlurmRow],
-    "pharoah-provider leases key": list[slurm.LeaseKeyRow],
+    "pharoah-provider leases slurm": list[SlurmRow],
+    "pharoah-provider leases key": list[leases.LeaseKeyRow],
     "pharoah-provider kubernetes": list[KubernetesRow],
     "pharoah-provider nodes contexts": list[contexts.ContextRow],
     "pharoah-provider nodes recipe": list[recipe.RecipeRow],
@@ -186,7 +186,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider nodes repaired": list[contexts.RepairedRow],
     "pharoah-provider nodes changes": change_rules.Judgement,
     "pharoah-provider nodes path": route.Routes,
-    "pharoah-provider nodes check": node_check.NodeCheck,
+    "pharoah-provider nodes check": NodeCheck,
     "pharoah-provider nodes placement": list[node_placement.PlacedNode],
     "pharoah-provider nodes probes": list[node_probes.ProbeVisit],
     "pharoah-provider nodes own-failures": list[own_events.OwnFailuresRow],

@@ -89,8 +89,58 @@ class CommandLine(typer.Typer):
             self.command(name, cls=cls or Verb, rich_help_panel=panel, **more)(verb)
 
 
-class ProgramGroup(TyperGroup):
-    """A program's own verbs and those of plug-ins, which are imported when they are called.
+class VerbGroup(TyperGroup):
+    """A group's own verbs and those of plug-ins, which are imported when they are called."""
+
+    above: "VerbGroup | None" = None
+
+    def __init__(self, *words: Any, **more: Any) -> None:
+        super().__init__(*words, **more)
+        for below in self.commands.values():
+            if isinstance(below, VerbGroup):
+                below.above = self
+
+    @property
+    def path(self) -> str:
+        """The program and the groups below it, `pharoah-provider.leases`."""
+        return f"{self.above.path}.{self.name}" if self.above else self.name or ""
+
+    @cached_property
+    def _plug_ins(self) -> dict[str, PlugIn]:
+        found = plug_ins(self.path)
+        return {name: found[name] for name in found.keys() - self.commands.keys()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """As in click, with the verbs of plug-ins."""
+        return [*super().list_commands(ctx), *sorted(self._plug_ins)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """As in click; of a plug-in's verb, what the help of the group shows."""
+        if (own := super().get_command(ctx, cmd_name)) or cmd_name not in self._plug_ins:
+            return own
+        from rich.markup import escape
+
+        summary = escape(self._plug_ins[cmd_name].summary)
+        return TyperCommand(cmd_name, help=summary, rich_help_panel="Plug-ins")
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As in click, and the verb of a plug-in is imported; of an absent one of ours it says what to install."""
+        console, verb = Console(self.path.partition(".")[0] or "pharoah"), args[0]
+        is_there = verb in self.commands or verb in self._plug_ins or ctx.resilient_parsing
+        if not is_there and (absent := DISTRIBUTIONS.get(f"{self.path}.{verb}")):
+            console.say_error(f"this verb needs `pip install {absent}`", "it is a plug-in, which is not installed")
+            raise typer.Exit(3)  # 2 is what `confirm` says of a slow machine
+        name, command, rest = super().resolve_command(ctx, args)
+        if name and name not in self.commands:
+            with console.failing():
+                command = self._plug_ins[name].load(lambda found: _plugged_in(name, found))
+        return name, command, rest
+
+
+class ProgramGroup(VerbGroup):
+    """All verbs of a program.
 
     `start` is shown where no verb is given. `renamed` has old spellings of verbs, one word or more, and the new one of
     each. An old spelling is read as the new one, unless a hidden verb of that name keeps its old options. `order` is
@@ -107,11 +157,6 @@ class ProgramGroup(TyperGroup):
         super().__init__(*words, **more)
         self.params[:0] = [_before_the_verb(name, told) for name, told in self.shared.items()]
 
-    @cached_property
-    def _plug_ins(self) -> dict[str, PlugIn]:
-        found = plug_ins(self.name or "")
-        return {name: found[name] for name in found.keys() - self.commands.keys()}
-
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """As in click; how to install completion is told on one line."""
         params = super().get_params(ctx)
@@ -123,18 +168,9 @@ class ProgramGroup(TyperGroup):
         return params
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """As in click, with the verbs of plug-ins."""
+        """As in click, in our order."""
         rest = [name for name in super().list_commands(ctx) if name not in self.order]
-        return [*(name for name in self.order if name in self.commands), *rest, *sorted(self._plug_ins)]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """As in click; of a plug-in's verb, what the help of the program shows."""
-        if (own := super().get_command(ctx, cmd_name)) or cmd_name not in self._plug_ins:
-            return own
-        from rich.markup import escape
-
-        summary = escape(self._plug_ins[cmd_name].summary)
-        return TyperCommand(cmd_name, help=summary, rich_help_panel="Plug-ins")
+        return [*(name for name in self.order if name in self.commands), *rest]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As in click; without words it shows how to start."""
@@ -146,24 +182,8 @@ class ProgramGroup(TyperGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As in click; an old spelling is read as the new one, and the verb of a plug-in is imported.
-
-        Of a verb that a plug-in of ours would bring it says what to install.
-        """
-        if (absent := self._absent(args[0])) and not ctx.resilient_parsing:
-            needed = f"this verb needs `pip install {absent}`"
-            Console(self.name or "pharoah").say_error(needed, "it is a plug-in, which is not installed")
-            raise typer.Exit(3)  # 2 is what `confirm` says of a slow machine
-        name, command, rest = super().resolve_command(ctx, self._renamed(ctx, args))
-        if name and name not in self.commands:
-            with Console(self.name or "pharoah").failing():
-                command = self._plug_ins[name].load(lambda found: _plugged_in(name, found))
-        return name, command, rest
-
-    def _absent(self, verb: str) -> str:
-        """The distribution that would bring a verb which is not there; "" if none of ours would."""
-        distribution = DISTRIBUTIONS.get((self.name or "", verb), "")
-        return "" if verb in self.commands or verb in self._plug_ins else distribution
+        """As in click; an old spelling is read as the new one."""
+        return super().resolve_command(ctx, self._renamed(ctx, args))
 
     def _renamed(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The words with an old spelling replaced; a person at a terminal is told the new one."""
@@ -230,11 +250,11 @@ class GroupWithDefault(TyperGroup):
 
 
 def group(name: str, help: str, cls: type[TyperGroup] | None = None) -> typer.Typer:  # noqa: A002 - as typer calls it
-    """A group of verbs under one word; `cls` handles a call without a verb."""
+    """A group of verbs under one word, to which plug-ins may add some; `cls` handles a call without a verb."""
     return typer.Typer(
         name=name,
         help=help,
-        cls=cls,
+        cls=cls or VerbGroup,
         no_args_is_help=cls is None,
         context_settings=HELP,
         suggest_commands=False,

@@ -2,6 +2,7 @@
 
     [project.entry-points."pharoah.verbs"]
     "pharoah-provider.kubernetes" = "pharoah_kubernetes.verb:kubernetes"    # a function, or a `typer.Typer` of verbs
+    "pharoah-provider.leases.slurm" = "pharoah_slurm.verb:slurm"            # in a group
 
 Keys are in these processes: nothing of a plug-in runs because another verb is called. A verb of the program itself is
 never replaced. In the program's settings, the section with the verb's name is the plug-in's to read.
@@ -17,10 +18,15 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "pharoah.verbs"
-# Plug-ins of this project by program and verb: where one is not installed, its verb says what to install.
+# Plug-ins of this project by verb: where one is not installed, its verb says what to install.
 DISTRIBUTIONS = {
-    ("pharoah-provider", "kubernetes"): "pharoah-kubernetes",
-    ("pharoah-tenant", "confirm"): "pharoah-confirm",
+    "pharoah-provider.kubernetes": "pharoah-kubernetes",
+    "pharoah-provider.leases.slurm": "pharoah-slurm",
+    "pharoah-provider.nodes.check": "pharoah-nodes",
+    "pharoah-provider.nodes.path": "pharoah-fabric",
+    "pharoah-provider.nodes.service": "pharoah-nodes",
+    "pharoah-tenant.confirm": "pharoah-confirm",
+    "pharoah-tenant.privacy.evidence": "pharoah-claims",
 }
 T = TypeVar("T")
 
@@ -64,13 +70,13 @@ class PlugIn:
             ) from error
 
 
-def plug_ins(program: str) -> dict[str, PlugIn]:
-    """The plug-ins of a program by their verbs; none is imported."""
+def plug_ins(group: str) -> dict[str, PlugIn]:
+    """The plug-ins of a program, or of a group as `PROGRAM.GROUP`, by their verbs; none is imported."""
     from importlib.metadata import entry_points  # a fifth of what the command line takes to load
 
     found: dict[str, list[EntryPoint]] = {}
     for entry in entry_points(group=GROUP):
-        whose, _, verb = entry.name.partition(".")
-        if whose == program and verb:
+        whose, _, verb = entry.name.rpartition(".")
+        if whose == group and verb:
             found.setdefault(verb, []).append(entry)
     return {verb: PlugIn(verb, entries) for verb, entries in sorted(found.items())}

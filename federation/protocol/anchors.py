@@ -4,7 +4,7 @@ tenant → trustee    Signed(AnchorRequest)   the head of the journal's chain, a
 trustee → tenant    Signed(Anchor)          when this trustee saw it, and which anchor of the tenant it follows
 tenant → anybody    Signed(ClaimDigest)     that a claim, a file, is the tenant's
 
-- A head is a salted hash (`tenant_client.program.claims.chain`): a trustee learns that the tenant's service runs,
+- A head is a salted hash (`tenant_client.program.anchors.chain`): a trustee learns that the tenant's service runs,
   but no content and no length.
 - A trustee gives a tenant one line of anchors, 1, 2, 3, …, each naming the one before. Two journals cannot both be
   anchored, and one that was written anew does not fit the heads of before.
@@ -45,7 +45,7 @@ class Anchor(Message, frozen=True, tag="pharoah/anchor/1"):
 
 
 class ClaimDigest(Message, frozen=True, tag="pharoah/claim/1"):
-    """Signed by the tenant whose claim has this SHA-256 (`tenant_client.program.claims.packet`)."""
+    """Signed by the tenant whose claim has this SHA-256 (`pharoah_claims.packet`)."""
 
     tenant: TenantId
     claim: Digest

@@ -11,14 +11,15 @@ from crypto.errors import DecodeError
 from crypto.ids import LeaseId, TenantId
 from fuzz.targets.inputs import REPOSITORY, as_file
 from fuzz.targets.target import require, target
+from pharoah_fabric.routes import FabricHealth, routes
 from pharoah_kubernetes.gangs import Cluster, gangs, standing
 from pharoah_kubernetes.objects import PATHS, Pod, Watched, read_as
-from provider_server.fleet.fabric import Fabric, FabricHealth, routes
+from pharoah_slurm.follow import events_of
+from pharoah_slurm.starts import UnusableSlurm, read_starts
+from provider_server.fleet.fabric import Fabric
 from provider_server.fleet.fabric_files import FabricError, cables_of
 from provider_server.fleet.outage_files import UnusableOutages, read_outages
-from provider_server.fleet.slurm import UnusableSlurm, read_starts
 from provider_server.rounds.intake.lease_events import FAULTS, BadLeases, Change, decoded, hours
-from provider_server.rounds.intake.slurm import events_of
 from tenant_client.program.admission.decision import kept_from, names_context
 from tenant_client.program.admission.review import PREFERRED, REQUIRED, read_review
 
@@ -143,7 +144,7 @@ def check_lease_event(data: bytes) -> None:
 def answers() -> Iterator[bytes]:
     """Of `sacct`."""
     for name in ("sacct-22.05.8.json", "sacct_node_fail_end_0.json", "sacct_no_nodes.json"):
-        answer = json.loads((FOLDER / "slurm" / name).read_bytes())
+        answer = json.loads((REPOSITORY / "plugins/slurm/tests/sacct" / name).read_bytes())
         yield json.dumps({**answer, "jobs": answer["jobs"][:3]}).encode()
 
 

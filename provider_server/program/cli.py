@@ -67,7 +67,7 @@ app = CommandLine(
     renamed=RENAMED,
     shared={
         "--home": "Home; also PHAROAH_PROVIDER_HOME.",
-        "--database": "URL of a database, in place of the home's file; with a password, pass it as PHAROAH_DATABASE.",
+        "--database": "URL of the database; one with a password: as PHAROAH_DATABASE.",
         "--json": JSON,
     },
 )
@@ -93,14 +93,14 @@ _add_group(
 _add_group(
     FLEET,
     group("leases", "Record who has which nodes, by hand or from Slurm."),
-    *("leases.record", "lease_events.events", "slurm.slurm", "slurm.key"),
+    *("leases.record", "lease_events.events", "leases.key"),
 )
 _add_group(
     FLEET,
     group("nodes", "Learn from telemetry which nodes fail, and plan by it."),
     *("contexts.contexts", "hazard.hazard", "recipe.recipe", "contexts.repaired", "own_failures.own_failures"),
-    *("snapshots.snapshot", "snapshots.changes", "serve.watch", "node_check.check", "node_check.service"),
-    *("nodes.placement", "nodes.probes", "path.path", "spares.spares"),
+    *("snapshots.snapshot", "snapshots.changes", "serve.watch"),
+    *("nodes.placement", "nodes.probes", "spares.spares"),
 )
 _add_group(
     LEARNT,

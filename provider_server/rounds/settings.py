@@ -144,6 +144,14 @@ class PassesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batches_per_week: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
 
 
+def tenants_by_name(ids: dict[str, str], key: str) -> dict[str, TenantId]:
+    """The tenants by what a key of the settings calls each; BadSettings if one is no id."""
+    try:
+        return {name: TenantId(bytes.fromhex(tenant)) for name, tenant in ids.items()}
+    except ValueError as error:
+        raise BadSettings(f"{key}: {error}", hint="copy what `tenants list` shows") from error
+
+
 class Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where events of leases are taken over HTTP, as host:port; see docs/operate.md. Empty: nowhere.
 
@@ -158,11 +166,8 @@ class Leases(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def tenants(self) -> dict[str, TenantId]:
         """The tenants by account; BadSettings if one is no id."""
-        try:
-            # Slurm keeps accounts in lower case, however they were typed.
-            return {account.lower(): TenantId(bytes.fromhex(tenant)) for account, tenant in self.slurm_accounts.items()}
-        except ValueError as error:
-            raise BadSettings(f"[leases] slurm_accounts: {error}", hint="copy what `tenants list` shows") from error
+        told = tenants_by_name(self.slurm_accounts, "[leases] slurm_accounts")
+        return {account.lower(): tenant for account, tenant in told.items()}  # Slurm's case, however they were typed
 
 
 class Outputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

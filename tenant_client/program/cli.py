@@ -148,6 +148,6 @@ for verb in ("describe", "tokens", "compare", "catalogue"):
 app.add_typer(workload, rich_help_panel=BEFORE)
 
 privacy = group("privacy", "Show what leaves this machine, and what it costs.")
-for verb in ("owner.preview", "owner.budget", "owner.sent", "evidence.evidence"):
-    add_later(privacy, f"{VERBS}.{verb}")
+for verb in ("preview", "budget", "sent"):
+    add_later(privacy, f"{VERBS}.owner.{verb}")
 app.add_typer(privacy, rich_help_panel=DATA)

@@ -18,6 +18,7 @@ from crypto.ids import LeaseId
 from crypto.signing import SigningKey, reopened
 from federation.base.clock import SECONDS_PER_HOUR, now_hour
 from federation.base.key_files import read, read_key
+from federation.base.meanwhile import meanwhile
 from federation.base.settings import BadSettings, load
 from federation.protocol.noise import SystemSampler
 from federation.protocol.plan import Plan
@@ -33,7 +34,7 @@ from tenant_client.doctor.records.journal import UnknownUnit
 from tenant_client.doctor.records.questions import noting
 from tenant_client.doctor.run import lease_ends
 from tenant_client.doctor.settings import TenantSettings
-from tenant_client.program.claims.regularly import anchoring
+from tenant_client.program.anchors.anchoring import anchoring
 from tenant_client.rounds.home import open_tenant
 from tenant_client.rounds.network import connect, flower_node
 from tenant_client.rounds.network.anonymous import buying
@@ -119,14 +120,11 @@ def _leases_needed(tenant: Tenant, verb: Query, payload: bytes) -> tuple[int, in
 @contextmanager
 def listening(home: Path) -> Iterator[None]:
     """Stores the provider's hints and ends of leases meanwhile, in a thread, so that running jobs need no `watch`."""
-    with connect.connected(home) as online:
-        thread = threading.Thread(target=_take_hints, args=(home, online), name="hints", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            online.close()
-            thread.join(_LAST_HINT_S)
+    with (
+        connect.connected(home) as online,
+        meanwhile(lambda: _take_hints(home, online), online.close, "hints", _LAST_HINT_S),
+    ):
+        yield
 
 
 def _take_hints(home: Path, online: Online) -> None:

@@ -59,6 +59,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with plug-ins: one that works, two that cannot be imported, and two that want the same verb."""
     folder = tmp_path_factory.mktemp("plugins")
     verbs = [f"pharoah-provider.{verb}" for verb in ("weather = weather", "more = group", "status = weather")]
+    verbs += [f"pharoah-provider.leases.{verb}" for verb in ("weather = weather", "record = weather")]
     empty = "def verb() -> None: ..."
     wheels = [
         wheel(folder, "hall-weather", WEATHER, *verbs, "pharoah-tenant.tenants-own = weather"),
@@ -119,6 +120,17 @@ def test_a_plug_in_may_add_a_group() -> None:
 
 
 @pytest.mark.usefixtures("beside")
+def test_a_plug_in_may_add_to_a_group_of_ours_and_replaces_nothing_there() -> None:
+    panel = call("leases", "--help").stdout.partition(" Plug-ins ")[2]
+    assert " weather " in panel
+    assert " record " not in panel
+    assert imported() == set()
+    assert call("leases", "weather", "Cairo").stdout == "sunny in Cairo\n"
+    assert "Record granted leases" in call("leases", "record", "-h").stdout
+    assert "No such command 'weather'" in call("rounds", "weather").stderr
+
+
+@pytest.mark.usefixtures("beside")
 def test_another_verb_imports_no_plug_in(tmp_path: Path) -> None:
     assert "no provider in this home" in call("status", "--home", str(tmp_path)).stderr  # ours, not the plug-in's
     assert "No such command" in call("weathr").stderr
@@ -147,13 +159,16 @@ def test_a_plug_in_that_cannot_be_imported_is_an_error_of_its_verb_alone(verb: s
     ("program", "words", "needed"),
     [
         (app, ["kubernetes", "--once"], "pharoah-provider: error: this verb needs `pip install pharoah-kubernetes`\n"),
+        (app, ["leases", "slurm"], "pharoah-provider: error: this verb needs `pip install pharoah-slurm`\n"),
+        (app, ["node-check", "n1"], "pharoah-provider: error: this verb needs `pip install pharoah-nodes`\n"),
+        (tenant, ["evidence", "0a1b"], "pharoah-tenant: error: this verb needs `pip install pharoah-claims`\n"),
         (tenant, ["confirm", "-h"], "pharoah-tenant: error: this verb needs `pip install pharoah-confirm`\n"),
     ],
 )
 def test_a_verb_of_ours_says_which_distribution_would_bring_it(
     program: CommandLine, words: list[str], needed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(console, "plug_ins", lambda program: {})
+    monkeypatch.setattr(console, "plug_ins", lambda group: {})
     done = CliRunner().invoke(program, words)
     assert (done.exit_code, done.stdout) == (3, "")
     assert done.stderr.startswith(needed)

@@ -142,7 +142,7 @@ def test_all_distributions_are_of_one_version() -> None:
     for file in PLUG_INS:
         project = tomllib.loads(file.read_text())["project"]
         assert project["version"] == PROJECT["version"]
-        floors = {f"{name}=={PROJECT['version']}" for name in ("pharoah", "pharoah-provider")}
+        floors = {f"{name}=={PROJECT['version']}" for name in ("pharoah", "pharoah[federation]", "pharoah-provider")}
         assert len(floors.intersection(project["dependencies"])) == 1
         others = [one for one in project["dependencies"] if "==" not in one]
         assert set(others) <= {one for extra in PROJECT["optional-dependencies"].values() for one in extra}
@@ -150,11 +150,7 @@ def test_all_distributions_are_of_one_version() -> None:
 
 def test_a_program_knows_which_of_our_distributions_bring_a_verb() -> None:
     projects = [tomllib.loads(file.read_text())["project"] for file in PLUG_INS]
-    brought = {
-        (program, verb): project["name"]
-        for project in projects
-        for program, _, verb in (entry.partition(".") for entry in project["entry-points"][GROUP])
-    }
+    brought = {verb: project["name"] for project in projects for verb in project["entry-points"][GROUP]}
     assert brought == DISTRIBUTIONS
 
 
@@ -169,6 +165,7 @@ def test_every_plug_in_is_known_to_each_tool_that_looks_at_it() -> None:
         sides = [one["forbidden_modules"] for one in contracts if package.name in one.get("source_modules", ())]
         assert sides in ([["tenant_client", "trustee"]], [["provider_server", "trustee"]])
         assert f"$MYPY_CONFIG_FILE_DIR/{package.parent.relative_to(ROOT)}" in settings["mypy"]["mypy_path"]
+        assert f"/src/plugins/{file.parent.name}" in (ROOT / "ops/Containerfile").read_text()
         assert (file.parent / "README.md").exists()
         assert list(file.parent.glob("tests/test_*.py"))
 
@@ -188,9 +185,9 @@ def test_the_wheels_hold_every_file_and_a_tenants_none_of_the_provider(wheels: d
     shares = {
         "pharoah": ("", {"crypto", "federation", "pharoah", "tenant_client", "trustee"}),
         "pharoah_provider": ("", {"provider_server", "simulation"}),
-        "pharoah_confirm": ("plugins/confirm/src", {"pharoah_confirm"}),
-        "pharoah_kubernetes": ("plugins/kubernetes/src", {"pharoah_kubernetes"}),
     }
+    for name in (file.parent.name for file in PLUG_INS):
+        shares[f"pharoah_{name}"] = f"plugins/{name}/src", {f"pharoah_{name}"}
     assert shares.keys() == wheels.keys()
     for name, (below, packages) in shares.items():
         root = ROOT / below

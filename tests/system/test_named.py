@@ -147,7 +147,7 @@ def test_the_page_of_the_simulation_counts_the_tenants_of_each_scenario() -> Non
 
 def test_numbers_in_pages_are_those_of_the_program() -> None:
     failures = tomllib.loads((ROOT / "simulation/studies/gpu/failures.toml").read_text(encoding="utf-8"))
-    verifier = (ROOT / "tenant_client/program/claims/verify_claim.py").read_text(encoding="utf-8")
+    verifier = (ROOT / "plugins/claims/src/pharoah_claims/verify_claim.py").read_text(encoding="utf-8")
     assert said(CHECK, r"\| (\w+) jobs that fail behind") == len(failures)
     assert said(CHECK, r"offline with \[(\w+) lines\]") >= len(verifier.splitlines())
     assert said(ROOT / "docs/nodes.md", r"Levels are made of (\w+) metrics") == len(signals())

@@ -188,7 +188,7 @@ def test_a_lease_becomes_a_claim_that_holds_by_the_providers_keys(federation: Ru
     told = json.loads(run("tenant_client", "evidence", lease, "--home", home, "--out", str(claim), "--json"))
     assert schemas.held("pharoah-tenant privacy evidence", json.dumps(told))["refused"] == ""
     schemas.held("pharoah-provider trustees keys", provider(places, "trustees keys", "--out", str(keys), "--json"))
-    said = run("tenant_client.program.claims.verify_claim", str(claim), str(keys)).splitlines()
+    said = run("pharoah_claims.verify_claim", str(claim), str(keys)).splitlines()
     assert said[0] == "verified"
     assert any("the provider granted the lease" in line for line in said)
     assert said[1].endswith(f"lease {lease}")

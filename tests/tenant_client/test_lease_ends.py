@@ -20,7 +20,7 @@ from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.run.lease_ends import CLOCKS_S, take
 from tenant_client.doctor.run.lease_hints import Hinted
 from tenant_client.doctor.run.run_directory import hold
-from tenant_client.program.claims.facts import facts
+from tenant_client.program.anchors.chain import facts
 from tenant_client.program.pages.views import house
 from tests.jobs.wrapped import attempts as attempts_of, failures as failures_of, start
 from tests.support.factories import NO_SIGNATURE

@@ -9,11 +9,12 @@ and tried again.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from crypto.errors import PharoahError
+from federation.base.meanwhile import meanwhile
 from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.fleet.learning import hardware
 from provider_server.fleet.telemetry.samples import HOUR_S, Window
@@ -89,16 +90,8 @@ class OwnRecorder:
         self._stopping.set()
 
 
-@contextmanager
-def recording(recorder: OwnRecorder, settings: Telemetry) -> Iterator[None]:
+def recording(recorder: OwnRecorder, settings: Telemetry) -> AbstractContextManager[None]:
     """Within it own failures are recorded in a thread of its own, if the settings name a source."""
     if not settings.prometheus_url:
-        yield
-        return
-    thread = threading.Thread(target=recorder.run, name="pharoah-own-failures", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        recorder.stop()
-        thread.join(STOP_S)
+        return nullcontext()
+    return meanwhile(recorder.run, recorder.stop, "pharoah-own-failures", STOP_S)

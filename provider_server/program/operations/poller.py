@@ -22,8 +22,8 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence, Set
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -35,6 +35,7 @@ from crypto.errors import DecodeError, PharoahError, Refusal
 from crypto.ids import LeaseId, TenantId
 from crypto.signing import reopened
 from federation.base.key_files import replace_file
+from federation.base.meanwhile import meanwhile
 from federation.protocol.bundle import Bundle
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.service_messages import Hint
@@ -319,19 +320,12 @@ class Live:
             self._said = text
 
 
-@contextmanager
-def polling(live: Live) -> Iterator[None]:
+def polling(live: Live) -> AbstractContextManager[None]:
     """Within it the poller runs in its own thread, which ends after the current poll.
 
     Does not wait for a poll that waits for Prometheus: it has stored nothing yet, or everything.
     """
-    thread = threading.Thread(target=live.run, name="pharoah-live", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        live.stop()
-        thread.join(STOP_S)
+    return meanwhile(live.run, live.stop, "pharoah-live", STOP_S)
 
 
 class _Hour(msgspec.Struct):

@@ -1,1 +1,1 @@
-"""What the provider knows of its own nodes, for programs that operators run: metrics, NVSentinel, NVRx."""
+"""What the provider knows of its own nodes, for programs that operators run: metrics, NVSentinel."""

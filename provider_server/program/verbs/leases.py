@@ -1,4 +1,4 @@
-"""`pharoah-provider leases record`: leases as they are granted."""
+"""`pharoah-provider leases record` takes leases as they are granted; by `leases key` a tenant's jobs find theirs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,12 +8,15 @@ import msgspec
 import typer
 from sqlalchemy.exc import IntegrityError
 
+from crypto.errors import PharoahError
 from crypto.ids import LeaseId, TenantId
 from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.console import InputFile
 from federation.base.foreign import LATEST_S, MALFORMED
-from federation.base.key_files import read
-from federation.base.visible import counted_as
+from federation.base.key_files import HomeError, read, read_key, write_secret
+from federation.base.screen import say
+from federation.base.visible import counted_as, reason
+from federation.protocol import job_leases
 from provider_server.fleet.learning import hardware, on_probation
 from provider_server.fleet.learning.hardware import Kept
 from provider_server.fleet.learning.on_probation import OnProbation
@@ -101,3 +104,36 @@ def _leases(
         labels = book.context_labels(row.start_h, context, level)
         nodes = row.nodes or len(row.node_names)
         yield Lease(*ids, nodes, row.start_h, row.end_h, labels), row.node_names
+
+
+class LeaseKeyRow(TypedDict):
+    """A tenant, and the file with its lease key."""
+
+    tenant: str
+    file: str
+
+
+def key(
+    tenant: Annotated[str, typer.Argument(help="The tenant's id: see `tenants list`.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The file to write the key to, readable by you only.", show_default=False)],
+    home: Home = None,
+    *,
+    as_json: AsRows = False,
+) -> None:
+    """Write the key by which a tenant's jobs find their leases. Give the file to that tenant alone, secretly.
+
+    The key is the same each time. Who has it can tell which of the tenant's leases is which job, and nothing else.
+    """
+    place = required(home)
+    try:
+        name = TenantId(bytes.fromhex(tenant))
+    except ValueError as error:
+        raise PharoahError(f"not the id of a tenant: {error}", hint="copy the id that `tenants` shows") from error
+    secret = job_leases.lease_key(read_key(place / "context.key"), name)
+    try:
+        write_secret(out, secret)
+    except OSError as error:
+        raise HomeError(f"{reason(error)}: {out}", hint="pass another --out") from error
+    row: LeaseKeyRow = {"tenant": str(name), "file": str(out)}
+    print_rows([row], lambda row: f"{row['file']}: lease key of tenant {row['tenant']}", as_json=as_json)
+    say("next: the tenant takes it with `pharoah-tenant join --lease-key FILE`, and deletes the file")

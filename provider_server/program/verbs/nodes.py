@@ -13,14 +13,7 @@ from provider_server.fleet.hints import node_placement, node_probes, node_report
 from provider_server.fleet.hints.node_placement import PlacedNode
 from provider_server.fleet.hints.node_probes import ProbeVisit, read_tests
 from provider_server.fleet.learning import on_probation
-from provider_server.program.verbs.console import (
-    AsRows,
-    Database,
-    Home,
-    Reports,
-    print_rows,
-    required,
-)
+from provider_server.program.verbs.console import AsRows, Database, Home, Reports, print_rows, required
 from provider_server.rounds.store.store import Store
 
 

@@ -32,7 +32,7 @@ import socket
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import cache
@@ -55,6 +55,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.middleware import Middleware
 
 from crypto.errors import PharoahError, Refusal
+from federation.base.meanwhile import meanwhile
 from federation.base.web.guard import Asgi
 from federation.transport.flower_wire import CONTROL, RUNTIME, TASK_TOKEN_HEADER, call
 from provider_server.rounds.network.connections import DEFAULT_LIMITS, ConnectionLimits
@@ -316,8 +317,7 @@ def _finish(client: httpx.Client, status: str) -> None:
     call(client, RUNTIME + "push-task-output", request, runtime_pb2.PushTaskOutputResponse)
 
 
-@contextmanager
-def _heartbeat(client: httpx.Client) -> Iterator[None]:
+def _heartbeat(client: httpx.Client) -> AbstractContextManager[None]:
     """Says that the task is worked on; a run that was stopped shows in the grid, not here."""
     request, stop = runtime_pb2.SendTaskHeartbeatRequest(), threading.Event()
 
@@ -326,13 +326,7 @@ def _heartbeat(client: httpx.Client) -> Iterator[None]:
             with suppress(httpx.HTTPError):
                 call(client, RUNTIME + "send-task-heartbeat", request, runtime_pb2.SendTaskHeartbeatResponse)
 
-    beating = threading.Thread(target=beat, name="task heartbeat", daemon=True)
-    beating.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        beating.join()
+    return meanwhile(beat, stop.set, "task heartbeat", None)
 
 
 def client_at(at: At, token: str = "") -> httpx.Client:

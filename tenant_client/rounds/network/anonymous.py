@@ -16,14 +16,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from crypto.codec import encode
 from crypto.errors import PeerFault, PharoahError
 from crypto.ristretto import RandomBytes
 from federation.base.key_files import read, read_key
+from federation.base.meanwhile import meanwhile
 from federation.base.settings import load
 from federation.base.sqlite import Connection, reporting as reporting_storage, transaction
 from federation.protocol.check import Check, check_page
@@ -112,17 +113,10 @@ def buy_when_due(home: Path, at_s: float) -> int:
         return buy(online, connection, directory, week + 1)
 
 
-@contextmanager
-def buying(home: Path, now_s: Callable[[], float] = time.time) -> Iterator[None]:
+def buying(home: Path, now_s: Callable[[], float] = time.time) -> AbstractContextManager[None]:
     """Buys meanwhile whatever is due, in a thread."""
     over = threading.Event()
-    thread = threading.Thread(target=_buy_until, args=(home, now_s, over), name="passes", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(LAST_ORDER_S)
+    return meanwhile(lambda: _buy_until(home, now_s, over), over.set, "passes", LAST_ORDER_S)
 
 
 def _buy_until(home: Path, now_s: Callable[[], float], over: threading.Event) -> None:

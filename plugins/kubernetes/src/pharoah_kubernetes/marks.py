@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from crypto.errors import PharoahError
 from federation.base.hostlist import hostlist
+from federation.base.meanwhile import meanwhile
 from federation.protocol.pod_leases import CONTEXT_LABEL
 from pharoah_kubernetes.api import Api, VersionGone
 from pharoah_kubernetes.objects import DeviceTaintRule, Node
@@ -197,13 +198,8 @@ def marking(marks: Marks, *, once: bool) -> Iterator[None]:
         yield
         return
     stop = threading.Event()
-    thread = threading.Thread(target=_run, args=(marks, stop), name="pharoah-marks", daemon=True)
-    thread.start()
-    try:
+    with meanwhile(lambda: _run(marks, stop), stop.set, "pharoah-marks", STOP_S):
         yield
-    finally:
-        stop.set()
-        thread.join(STOP_S)
 
 
 def _run(marks: Marks, stop: threading.Event) -> None:

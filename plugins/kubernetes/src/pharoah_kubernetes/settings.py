@@ -7,7 +7,8 @@ from typing import Annotated
 import msgspec
 
 from crypto.ids import TenantId
-from federation.base.settings import BadSettings, load
+from federation.base.settings import load
+from provider_server.rounds.settings import tenants_by_name
 
 
 class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,10 +31,7 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def tenants(self) -> dict[str, TenantId]:
         """The tenants by namespace; BadSettings for what is no id."""
-        try:
-            return {name: TenantId(bytes.fromhex(tenant)) for name, tenant in self.namespaces.items()}
-        except ValueError as error:
-            raise BadSettings(f"[kubernetes] namespaces: {error}", hint="copy what `tenants list` shows") from error
+        return tenants_by_name(self.namespaces, "[kubernetes] namespaces")
 
 
 class KubernetesSettings(msgspec.Struct, frozen=True):

@@ -10,16 +10,14 @@ from typing import Annotated
 import typer
 
 from federation.base.screen import show, show_json
+from pharoah_nodes import check as checks
+from pharoah_nodes.check import NodeCheck, NoReports, from_file, from_prometheus, served
 from provider_server.fleet.hints.node_reports import FILE
-from provider_server.program.outputs import node_check
-from provider_server.program.outputs.node_check import NodeCheck, NoReports, from_file, from_prometheus, served
 from provider_server.program.verbs.console import Home, Reports, required, say_error
 
 Url = Annotated[
     str, typer.Option("--prometheus", help="Ask this Prometheus for the provider's node metrics, instead of a file.")
 ]
-
-
 Level = Annotated[int, typer.Option(min=1, max=3, help="Least build-up level at which a node is refused.")]
 
 
@@ -68,4 +66,4 @@ def _answer(node: str, home: Path | None, file: Path | None, prometheus: str, le
     except NoReports as error:
         say_error(error.what, error.hint)
         report = None
-    return node_check.check(node, report, time.time(), level)
+    return checks.check(node, report, time.time(), level)

@@ -16,10 +16,8 @@ from crypto.errors import BadSignature, OutOfOrder, PeerFault, Unreachable
 from crypto.ids import Digest, LeaseId
 from crypto.signing import reopened
 from federation.protocol.anchors import Anchor, AnchorRequest
-from tenant_client.doctor.records.database import open_database
-from tenant_client.program.claims import packet, verify_claim
-from tenant_client.program.claims.chain import FactChain
-from tests.support.claims import (
+from pharoah_claims import packet, verify_claim
+from plugins.claims.tests.failed_leases import (
     BEGAN_H,
     HOUR_S,
     OTHER,
@@ -35,6 +33,8 @@ from tests.support.claims import (
     resigned,
     trusted,
 )
+from tenant_client.doctor.records.database import open_database
+from tenant_client.program.anchors.chain import FactChain
 from tests.support.factories import Cast, keys
 from trustee.trustee import Trustee
 

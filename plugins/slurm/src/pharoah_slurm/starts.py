@@ -49,7 +49,6 @@ class JobStart:
     job: int
     restarts: int
     account: str
-    partition: str
     nodes: tuple[str, ...]
     start_s: int
     end_s: int | None
@@ -93,7 +92,6 @@ class _Job(msgspec.Struct, frozen=True):
     time: _Time
     nodes: str | None = None
     account: str | None = None
-    partition: str | None = None
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -189,7 +187,6 @@ def _record(job: _Job) -> JobStart:
         job=job.job_id,
         restarts=0,
         account=job.account or "",
-        partition=job.partition or "",
         nodes=names,
         start_s=start_s,
         end_s=end_s or None,

@@ -16,14 +16,14 @@ from federation.protocol.anchors import ClaimDigest, VerificationKeys, verificat
 from federation.protocol.directory import Chain
 from federation.protocol.round_messages import GrantedLease, LeaseGrants
 from federation.protocol.service_messages import Action, Hint, HintState, LeaseChange, LeaseEnd, Suspicion
+from pharoah_claims import packet, verify_claim
 from tenant_client.doctor.advice.hints import HintLog
 from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.grant_log import GrantLog
 from tenant_client.doctor.records.incidents import Incidents
-from tenant_client.program.claims import packet, verify_claim
-from tenant_client.program.claims.anchoring import Anchoring
-from tenant_client.program.claims.chain import FactChain
+from tenant_client.program.anchors.anchoring import Anchoring
+from tenant_client.program.anchors.chain import FactChain
 from tests.support.factories import Cast, keys, labels
 from trustee.trustee import Trustee, TrusteeLimits
 

@@ -23,23 +23,23 @@ from federation.base.clock import now_hour
 from federation.base.key_files import read_key
 from federation.protocol.job_leases import lease_of_job
 from federation.protocol.plan import HOURS_PER_WEEK
+from pharoah_slurm.follow import SACCT
+from pharoah_slurm.starts import read_starts
+from plugins.slurm.tests.cluster import CLUSTER, Cluster, cluster, rest_answer
 from provider_server.fleet.hints import node_reports
 from provider_server.fleet.hints.node_reports import NodeReport
 from provider_server.fleet.outage_files import read_outages
-from provider_server.fleet.slurm import read_starts
-from provider_server.rounds.intake.slurm import SACCT
 from simulation.run import processes
 from simulation.run.processes import Places
 from tenant_client.doctor.records.attempts import Attempt, AttemptState
 from tenant_client.doctor.run.run_directory import LEASE_KEY
 from tests.jobs.wrapped import attempts as attempts_of
-from tests.support.slurm import CLUSTER, Cluster, cluster, rest_answer
 from tests.support.traces import Transformer, convnet, profiled
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("slurm")]
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NODES = ("n1", "n2", "n3", "n4")
 GOOD, BAD = "n1", "n4"
 TENANTS, EACH, SUSPENDED_S = 4, 4, 3

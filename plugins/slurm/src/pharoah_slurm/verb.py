@@ -1,4 +1,4 @@
-"""`pharoah-provider leases slurm` follows leases of Slurm's jobs, and by `leases key` a tenant's jobs find theirs."""
+"""`pharoah-provider leases slurm`: follows the leases of Slurm's jobs."""
 
 import time
 from collections import Counter
@@ -9,16 +9,14 @@ from typing import Annotated, TypedDict
 import typer
 
 from crypto.errors import PharoahError
-from crypto.ids import TenantId
 from federation.base.console import InputFile
-from federation.base.key_files import HomeError, read_key, write_secret
+from federation.base.key_files import read_key
 from federation.base.screen import say
-from federation.base.visible import counted_as, reason
-from federation.protocol import job_leases
+from federation.base.visible import counted_as
+from pharoah_slurm.follow import Followed, ask_sacct, follow, read_file
 from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required, say_error
 from provider_server.rounds import home as homes
 from provider_server.rounds.intake.recorder import LeaseRecorder
-from provider_server.rounds.intake.slurm import Followed, ask_sacct, follow, read_file
 
 SINCE_H = 24.0
 
@@ -119,36 +117,3 @@ def _line(row: SlurmRow) -> str:
     nodes = counted_as(len(row["node_names"]), "node")
     moved = "" if row["end_before_h"] is None else f", {row['end_h'] - row['end_before_h']:+.2f} h"
     return f"{row['change']}: lease {row['lease']}, job {row['job']}{again}, {nodes}{moved}"
-
-
-class LeaseKeyRow(TypedDict):
-    """A tenant, and the file with its lease key."""
-
-    tenant: str
-    file: str
-
-
-def key(
-    tenant: Annotated[str, typer.Argument(help="The tenant's id: see `tenants list`.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="The file to write the key to, readable by you only.", show_default=False)],
-    home: Home = None,
-    *,
-    as_json: AsRows = False,
-) -> None:
-    """Write the key by which a tenant's jobs find their leases. Give the file to that tenant alone, secretly.
-
-    The key is the same each time. Who has it can tell which of the tenant's leases is which job, and nothing else.
-    """
-    place = required(home)
-    try:
-        name = TenantId(bytes.fromhex(tenant))
-    except ValueError as error:
-        raise PharoahError(f"not the id of a tenant: {error}", hint="copy the id that `tenants` shows") from error
-    secret = job_leases.lease_key(read_key(place / "context.key"), name)
-    try:
-        write_secret(out, secret)
-    except OSError as error:
-        raise HomeError(f"{reason(error)}: {out}", hint="pass another --out") from error
-    row: LeaseKeyRow = {"tenant": str(name), "file": str(out)}
-    print_rows([row], lambda row: f"{row['file']}: lease key of tenant {row['tenant']}", as_json=as_json)
-    say("next: the tenant takes it with `pharoah-tenant join --lease-key FILE`, and deletes the file")

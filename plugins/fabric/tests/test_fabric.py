@@ -12,14 +12,15 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.base.route import HopHealth
-from provider_server.fleet.fabric import Cable, CableEnd, Fabric, FabricHealth, routes
+from pharoah_fabric.routes import FabricHealth, routes
+from pharoah_fabric.verb import LIMITS, health_of
+from provider_server.fleet.fabric import Cable, CableEnd, Fabric
 from provider_server.fleet.fabric_files import FabricError, load_fabric
 from provider_server.fleet.hints.node_reports import NodeReport
 from provider_server.fleet.telemetry.catalogue import METRICS
 from provider_server.fleet.telemetry.inventory import Inventory, load
 from provider_server.fleet.telemetry.summaries import HourSummary
 from provider_server.program.cli import app
-from provider_server.program.verbs.path import LIMITS, health_of
 
 NONE = FabricHealth()
 
@@ -142,7 +143,7 @@ def test_ibnetdiscover_gives_both_ends_of_each_cable_once(tmp_path: Path) -> Non
     assert route.limits == ("which of several equal ways a flow takes",)
 
 
-WILD = Path(__file__).resolve().parents[1] / "wild"
+WILD = Path(__file__).resolve().parents[3] / "tests/wild"
 
 
 def test_hosts_whose_cards_are_counted_have_the_rails_of_those_that_name_them(tmp_path: Path) -> None:

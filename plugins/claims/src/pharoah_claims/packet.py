@@ -6,6 +6,7 @@ With them go the anchors, and the tenant's key and signature over the whole.
 
 import base64
 import hashlib
+import json
 from collections.abc import Collection, Iterable, Sequence
 from typing import NotRequired, TypedDict
 
@@ -14,9 +15,10 @@ from crypto.ids import Digest
 from crypto.signing import SigningKey, tenant_id
 from federation.protocol.anchors import ClaimDigest
 from federation.protocol.versions import OLDEST
-from tenant_client.program.claims.chain import ChainEntry
-from tenant_client.program.claims.facts import SHOWN, kind_of
-from tenant_client.program.claims.verify_claim import canonical
+from pharoah_claims.verify_claim import canonical
+from tenant_client.program.anchors.chain import ChainEntry
+
+SHOWN = frozenset({"lease", "grant", "hint", "end", "attempt"})  # kinds of facts; others are shown if they are added
 
 
 class NotOfThisLease(PharoahError):
@@ -41,6 +43,11 @@ class Claim(TypedDict):
     entries: list[str | ShownEntry]
     anchors: list[tuple[int, str]]
     signed: NotRequired[str]
+
+
+def kind_of(body: bytes) -> str:
+    """The kind of a fact."""
+    return str(json.loads(body)["kind"])
 
 
 def chosen(entries: Iterable[ChainEntry], lease: str, added: Collection[int], *, everything: bool) -> set[int]:

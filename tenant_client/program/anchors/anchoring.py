@@ -1,25 +1,39 @@
 """Has the trustees anchor the chain: each signs when it saw the head (`federation.protocol.anchors`).
 
+- It is done again and again while a node serves, and when a claim is made.
 - What is asked is stored before it leaves, and asked again until it is answered: so no anchor of a line is missed.
 - A trustee that is away, or refuses, is logged and asked again later. A claim needs the lines of a quorum,
   of which two have an honest trustee in common (`Directory.quorum`).
 """
 
 import logging
+import os
+import threading
+import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
 from typing import Protocol
 
 from crypto.errors import PeerFault, PharoahError
 from crypto.ids import Digest, VerifyKey
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, name_of, open_signed, reopened, tenant_id
-from federation.base.sqlite import Connection
+from federation.base.key_files import read_key
+from federation.base.meanwhile import meanwhile
+from federation.base.sqlite import Connection, reporting
 from federation.protocol.anchors import NOTHING_BEFORE, Anchor, AnchorRequest
 from federation.protocol.directory import Directory
 from federation.protocol.versions import OLDEST
-from tenant_client.program.claims.chain import FactChain
+from tenant_client.doctor.records.database import open_database
+from tenant_client.program.anchors.chain import FactChain
+from tenant_client.rounds.home import joined
+from tenant_client.rounds.network.connect import trustees_of
 
 logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 3600.0
+LAST_ANCHOR_S = 5.0
 
 
 class AnchoringTrustee(Protocol):
@@ -101,3 +115,32 @@ class Anchoring:
 
 def _asked(request: AnchorRequest) -> tuple[object, ...]:
     return request.trustee, request.tenant, request.number, request.head
+
+
+# ---- for a home ------------------------------------------------------------------------------------------------------
+
+
+def anchor(home: Path, every_s: float = 0.0) -> int:
+    """Has the trustees anchor the journal if one has not for so long; how many did."""
+    directory = joined(home).directory
+    with reporting(), trustees_of(home) as trustees, closing(open_database(home / "tenant.db")) as connection:
+        anchors = Anchoring(connection, SigningKey(read_key(home / "signing.key")), directory)
+        if not anchors.is_due(time.time(), every_s):
+            return 0
+        return anchors.anchor(trustees, os.urandom)
+
+
+def anchoring(home: Path, every_s: float) -> AbstractContextManager[None]:
+    """Anchors the journal meanwhile whenever it is due, in a thread."""
+    over = threading.Event()
+    return meanwhile(lambda: _anchor_when_due(home, every_s, over), over.set, "anchors", LAST_ANCHOR_S)
+
+
+def _anchor_when_due(home: Path, every_s: float, over: threading.Event) -> None:
+    while not over.is_set():
+        try:
+            if count := anchor(home, every_s):
+                logger.info("%d trustees anchored the journal", count, extra={"event": "anchors", "trustees": count})
+        except PharoahError as error:
+            logger.warning("the journal was not anchored: %s", error.what, extra={"error": type(error).__name__})
+        over.wait(LOOK_EVERY_S)

@@ -22,8 +22,8 @@ from crypto.ids import LeaseId, TenantId
 from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.reading import ReadLimits, of_form, open_inputs
 from federation.protocol.job_leases import lease_key, lease_of_job
+from pharoah_slurm.starts import JobStart, UnusableSlurm, read_starts
 from provider_server.fleet.leases import Lease
-from provider_server.fleet.slurm import JobStart, UnusableSlurm, read_starts
 from provider_server.rounds.intake.lease_events import FAULTS, Begin, Change, End, LeaseEvent, Requeue, why
 from provider_server.rounds.intake.recorder import SAME_H, LeaseRecorder
 from provider_server.rounds.lease_book import LeaseBook

@@ -16,8 +16,8 @@ import pytest
 
 from crypto.ids import Digest
 from federation.protocol.anchors import ClaimDigest
-from tenant_client.program.claims import verify_claim
-from tests.support.claims import OTHER, OWN, Place, failed_leases, resigned, trusted
+from pharoah_claims import verify_claim
+from plugins.claims.tests.failed_leases import OTHER, OWN, Place, failed_leases, resigned, trusted
 from tests.support.factories import Cast
 
 Alter = Callable[[dict[str, Any]], object]

@@ -25,18 +25,18 @@ from federation.base.key_files import read_key
 from federation.base.settings import BadSettings
 from federation.protocol.job_leases import lease_key, lease_of_job
 from federation.protocol.service_messages import LeaseChange, LeaseEnd
-from provider_server.fleet.slurm import JobStart, UnusableSlurm, read_starts
+from pharoah_slurm.follow import Look, Turn, events_of, follow
+from pharoah_slurm.starts import JobStart, UnusableSlurm, read_starts
 from provider_server.program.cli import app
 from provider_server.rounds import home as homes
 from provider_server.rounds.intake.lease_events import Change, End
 from provider_server.rounds.intake.recorder import LeaseRecorder
-from provider_server.rounds.intake.slurm import Look, Turn, events_of, follow
 from provider_server.rounds.provider import Provider
 from provider_server.rounds.settings import Leases
 from tenant_client.doctor.run.run_directory import LEASE_KEY, lease_name
 from tests.support.federations import Grounds
 
-FOLDER = Path(__file__).parent / "slurm"
+FOLDER = Path(__file__).parent / "sacct"
 SAID = json.loads((FOLDER / "sacct-22.05.8.json").read_text())
 RUNS, REQUEUED, SUSPENDED, HET = 6, 6, 10, (4, 5)
 STARTED = {1, 2, 3, 4, 5, 6, 7, 8, 10}
@@ -425,9 +425,7 @@ def test_a_lease_tells_nothing_of_its_job_without_the_key(grounds: Grounds) -> N
 
 def test_a_look_loads_neither_rounds_nor_what_counts_in_them() -> None:
     """It is run again and again, by hand or by cron."""
-    code = (
-        "import sys; from provider_server.rounds import home; from provider_server.rounds.intake import recorder, slurm"
-    )
+    code = "import sys; from provider_server.rounds import home; from pharoah_slurm import follow"
     unwanted = "'numpy', 'rbcl', 'provider_server.rounds.provider', 'provider_server.fleet.learning'"
     code += f"; print({{{unwanted}}} & {{*sys.modules}})"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "set()\n"

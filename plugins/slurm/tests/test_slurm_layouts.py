@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from federation.base.hostlist import hostlist
-from provider_server.fleet.slurm import JobStart, read_starts
+from pharoah_slurm.starts import JobStart, read_starts
 from provider_server.rounds.settings import Leases
 
-FILE = Path(__file__).parent / "slurm/sacct-22.05.8-several-partitions.json"
+FILE = Path(__file__).parent / "sacct/sacct-22.05.8-several-partitions.json"
 ANEW_S = 1795721800  # when job ids began anew
 PRINTED = {  # the restarts that each start of a job printed, as SLURM_RESTART_COUNT; no number is 0
     "victim": [0, 1],

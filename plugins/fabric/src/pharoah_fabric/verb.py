@@ -13,7 +13,8 @@ from federation.base.console import AsJson, Force, InputFile, check_new
 from federation.base.route import HopHealth
 from federation.base.route_options import UNKNOWN, Picture, show_routes
 from federation.base.screen import say
-from provider_server.fleet.fabric import CableEnd, FabricHealth, routes
+from pharoah_fabric.routes import FabricHealth, routes
+from provider_server.fleet.fabric import CableEnd
 from provider_server.fleet.fabric_files import load_fabric
 from provider_server.fleet.hints import node_reports
 from provider_server.fleet.hints.node_reports import NodeReport, NodeStanding

@@ -71,12 +71,11 @@ class NodeCheck(TypedDict):
 
 def check(node: str, report: NodeReport | None, now_s: float, least_level: int) -> NodeCheck:
     """Refuses (exit code 1) a node that is heard and at this level or above, in a report of the last hours."""
+    unknown = NodeStanding.UNKNOWN
     if report is None or now_s / HOUR_S - report.hour > STALE_H:
         why = "no report" if report is None else f"the newest report is of {date(report.hour)} UTC"
-        line = f"{node}: {NodeStanding.UNKNOWN}: {why}"
-        return NodeCheck(
-            node=node, standing=NodeStanding.UNKNOWN, exit_code=0, line=line, level=None, suspicion=None, hour=None
-        )
+        line = f"{node}: {unknown}: {why}"
+        return NodeCheck(node=node, standing=unknown, exit_code=0, line=line, level=None, suspicion=None, hour=None)
     standing = report.standing(least_level)
     return NodeCheck(
         node=node,

@@ -16,14 +16,13 @@ from federation.base.screen import say, show, show_json
 from federation.base.sqlite import reporting
 from federation.base.visible import json_text, reason, short
 from federation.protocol.anchors import verification_keys
+from pharoah_claims import packet
+from pharoah_claims.packet import Claim, kind_of
+from pharoah_claims.verify_claim import Refused, verified
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal
-from tenant_client.program.claims import packet, regularly
-from tenant_client.program.claims.anchoring import Anchoring
-from tenant_client.program.claims.chain import ChainEntry, FactChain
-from tenant_client.program.claims.facts import kind_of
-from tenant_client.program.claims.packet import Claim
-from tenant_client.program.claims.verify_claim import Refused, verified
+from tenant_client.program.anchors.anchoring import Anchoring, anchor
+from tenant_client.program.anchors.chain import ChainEntry, FactChain
 from tenant_client.program.verbs.console import Home, joined, journalled, warn
 from tenant_client.rounds.home import member
 
@@ -106,7 +105,7 @@ def _write(home: Path, lease: str, shown: set[int], out: Path) -> str:
     """Writes the claim; why a verifier would refuse it, or nothing. What no quorum has seen is anchored first."""
     claim, refused = _claimed(home, lease, shown)
     if refused:
-        regularly.anchor(home)
+        anchor(home)
         claim, refused = _claimed(home, lease, shown)
     try:
         out.write_text(json_text(claim) + "\n", encoding="utf-8")

@@ -1,0 +1,1 @@
+"""May a job use this node? As node health checks ask it, on the node."""

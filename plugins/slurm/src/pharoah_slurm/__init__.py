@@ -1,0 +1,1 @@
+"""Leases of Slurm's jobs: its accounting is read, and each start of a tenant's job is a lease."""
