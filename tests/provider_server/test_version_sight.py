@@ -36,7 +36,7 @@ def archetypes(
     leases = Leases(seen.ravel().astype(float), expected.ravel(), pair, np.arange(len(pair)) % 4)
     own, explained = seen.sum(axis=2).astype(float), expected.sum(axis=2)
     part = float(seen.sum() / total.sum())
-    witness = leases.witness(np.arange(own.size), own.size).given(np.full(own.size, part))
+    witness = leases.witness(np.arange(own.size), own.size).given(np.full(own.size, part), np.ones(own.size), None)
     pairs = OwnPairs.of(witness, own, explained, part, explained, part * explained)
     of = {str(version): f"archetype {version // SIZE}" for version in range(cells[0])}
     counted = total.sum(axis=2) + noise

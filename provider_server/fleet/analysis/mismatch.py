@@ -1,11 +1,12 @@
-"""Which workloads fail on which contexts more often than both explain: a hierarchical model of two witnesses.
+"""Which workloads fail on which contexts more often than both explain: a hierarchical model of three witnesses.
 
     failures of pair ac ~ rate λ_a κ_c θ_ac
 
 λ and κ are main effects. Each witness (`noisy_counts`: tenants' counts under known noise; `own_failures`: what the
-provider saw itself, exactly) has its own λ and κ, since what it sees may differ by workload and context; θ is the
-pair's, and the same for both. So a workload whose failures are seen twice as often is accused of nothing. The two are
-independent given θ: own failures are taken out of tenants' counts before (`learning.findings`).
+provider saw itself, exactly; `trials`: stand-ins that it ran on idle nodes) has its own λ and κ, since what it sees may
+differ by workload and context; θ is the pair's, and the same for all. So a workload whose failures are seen twice as
+often is accused of nothing. They are independent given θ: own failures are taken out of tenants' counts before
+(`learning.findings`).
 
 θ is continuous: most pairs are as expected, log θ ~ N(0, τ²); some are worse by any factor, log θ gamma, so θ has a
 tail as heavy as Pareto's. Their share π, τ and the law of the worse are estimated from all pairs (empirical Bayes, by
@@ -47,6 +48,7 @@ from provider_server.fleet.analysis.hazard import Cells, HazardFit, Model, fit_h
 from provider_server.fleet.analysis.noisy_counts import NoisyCounts
 from provider_server.fleet.analysis.own_failures import Leases
 from provider_server.fleet.analysis.ratio_grid import LOG_RATIO, PART, log_sum, parts
+from provider_server.fleet.analysis.trials import FEWEST, Trials
 
 Places = NDArray[np.intp]
 Some = Places | slice  # of the pairs
@@ -80,7 +82,7 @@ class Mismatches:
     are θ's posterior means given which of the two it is; `relative_variance` is its variance over its squared mean.
     `share_worse`, `spread` and `scale` are of the prior; `shape` is how leases differ (infinite: not at all),
     `told_rate` and `seen_rate` the rates of what tenants count and of what the provider sees itself, over what its
-    hazards explain.
+    hazards explain. Of stand-ins' trials nothing is in `expected` and rates: they say what θ is.
 
     `block` is the number of the block that a pair is in (`analysis.blocks`), `supported` whether θ > 2 is likelier than
     not by its own data, without what others lend.
@@ -192,17 +194,14 @@ class _Witness(Protocol):
     @property
     def shape(self) -> float: ...
 
-    def given(self, rate: Floats) -> "_Witness":
-        """The same, where pairs have that rate (P,)."""
+    def given(self, rate: Floats, ratio: Floats, log_prior: Callable[[Places], Floats]) -> "_Witness":
+        """The same, where main effects are `rate` (P,), θ is `ratio` (P,), and others say `log_prior` of θ."""
 
     def only(self, rows: Places) -> "_Witness":
         """What it says of some of the pairs."""
 
     def at(self, log_rate: Floats) -> Floats:
         """log p(data | log rate + log θ) on the grid of log θ, shape (…, P, grid); `log_rate` (…, P)."""
-
-    def read(self, log_rate: Floats) -> Floats:
-        """log p(data | log rate) of as many rates for each pair as `log_rate` (P, n) has, up to a term per pair."""
 
     def uncapped(self) -> tuple[Floats, Floats]:
         """Counts and the variance of their noise, both (P,), to start from."""
@@ -243,7 +242,7 @@ class _Heard:
         self, pairs: tuple[Places, ...], alike: Sequence[Places], log_prior: Callable[[Places], Floats], ratio: Floats
     ) -> "_Heard":
         """With main effects under that log prior of θ, of some pairs (n, grid), where θ is `ratio` (P,) by now."""
-        witness = self.witness.given(self.base.rate * ratio)
+        witness = self.witness.given(self.base.rate, ratio, log_prior)
         counts, variance = _as_counts(witness, self.base.rate, log_prior, alike)
         base = _main_effects(self.table, pairs, counts, variance, self.effect_sd, self.base.effects)
         return replace(self, witness=witness, base=base, says=_marginal(witness, base, alike))
@@ -275,14 +274,19 @@ class _Together:
 
 
 def find_mismatches(
-    table: LifeTable, counted: Floats | None = None, own: Leases | None = None, groups: Sequence[Places] = ()
+    table: LifeTable,
+    counted: Floats | None = None,
+    own: Leases | None = None,
+    groups: Sequence[Places] = (),
+    trials: LifeTable | None = None,
 ) -> Mismatches:
     """Fits the model to a released table over (workload, context); pairs without exposure get no verdict.
 
     `counted` (workloads, contexts, factors) is how many failures are expected to count where λκθ is exp(`LOG_FACTOR`);
     without it all do, λκθ times exposure. `own` is what the provider saw itself, lease by lease, which
-    is not in the table's counts. `groups` of flat pairs may have a defect in common (`analysis.blocks`). Main
-    effects that do not come to rest are fitted in another way, and the log says so.
+    is not in the table's counts. `groups` of flat pairs may have a defect in common (`analysis.blocks`).
+    `trials`, of the shape of `table`, are failures of stand-ins, and what hazards let one expect there. Main effects
+    that do not come to rest are fitted in another way, and the log says so.
     """
     pairs = (*np.nonzero(table.exposure_node_hours > 0),)
     counts, variance, exposure = table.events[pairs], table.noise_variance[pairs], table.exposure_node_hours[pairs]
@@ -292,6 +296,10 @@ def find_mismatches(
     if own is not None:
         seen = own.witness(np.ravel_multi_index(pairs, table.shape), table.events.size)
         heard.append(_Heard.first(seen, table, pairs, alike, SEEN_EFFECT_SD))
+    jobs = len(heard)  # who saw these: all but stand-ins
+    if trials is not None and trials.events.any():
+        tried = Trials(trials.events[pairs], np.maximum(trials.exposure_node_hours[pairs], FEWEST))
+        heard.append(_Heard.first(tried, table, pairs, alike, MAIN_EFFECT_SD))
     kin = _placed(groups, np.ravel_multi_index(pairs, table.shape), table.events.size)
     together = _Together((*heard,))
     prior, borrowed = _empirical_bayes(together, _Prior(), kin)
@@ -308,15 +316,15 @@ def find_mismatches(
         prior, borrowed = _empirical_bayes(together, prior, kin)
         if change < SETTLED:
             break
-    expected = np.array([one.base.rate * one.witness.exposure for one in heard])
-    by_others = np.array([np.exp(one.base.log_rate) * one.witness.exposure for one in heard])
+    expected = np.array([one.base.rate * one.witness.exposure for one in heard[:jobs]])
+    by_others = np.array([np.exp(one.base.log_rate) * one.witness.exposure for one in heard[:jobs]])
     columns = _columns(together, borrowed)
     return Mismatches(
         workload=pairs[0],
         context=pairs[1],
         expected=expected.sum(axis=0),
         told_rate=heard[0].base.rate * columns["ratio"],
-        seen_rate=sum((one.base.rate * columns["ratio"] for one in heard[1:]), np.zeros(len(pairs[0]))),
+        seen_rate=sum((one.base.rate * columns["ratio"] for one in heard[1:jobs]), np.zeros(len(pairs[0]))),
         **columns,
         share_worse=prior.share_worse,
         spread=prior.spread,
@@ -327,7 +335,7 @@ def find_mismatches(
         log_likelihood=_bounded(together),
         lent=borrowed,
         expected_by_others=by_others.sum(axis=0),
-        log_sd=np.linalg.norm(by_others * [one.base.log_sd for one in heard], axis=0) / by_others.sum(axis=0),
+        log_sd=np.linalg.norm(by_others * [one.base.log_sd for one in heard[:jobs]], axis=0) / by_others.sum(axis=0),
     )
 
 

@@ -77,8 +77,8 @@ class NoisyCounts:
         """Infinite: of single leases, sums tell nothing."""
         return np.inf
 
-    def given(self, rate: Floats) -> "NoisyCounts":  # any witness has it
-        """The same at any rate."""
+    def given(self, rate: Floats, ratio: Floats, log_prior: object) -> "NoisyCounts":  # any witness has it
+        """The same whatever is known of pairs."""
         return self
 
     def at(self, log_rate: Floats) -> Floats:

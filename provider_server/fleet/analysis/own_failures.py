@@ -123,10 +123,10 @@ class OwnFailures:
         """How leases differ."""
         return self.differ.shape
 
-    def given(self, rate: Floats) -> "OwnFailures":
-        """With the shapes under which the leases' failures are most likely, where pairs have that rate (P,)."""
+    def given(self, rate: Floats, ratio: Floats, log_prior: object) -> "OwnFailures":  # any witness has the last
+        """With the shapes under which the leases' failures are most likely, where pairs have rates (P,) and ratios."""
         of_pair = np.zeros(self.pairs)
-        of_pair[self.chosen] = rate
+        of_pair[self.chosen] = rate * ratio
         return OwnFailures.of(self.leases, self.chosen, self.pairs, differing(self.leases, of_pair), of_pair)
 
     def only(self, rows: Places) -> "OwnFailures":

@@ -22,12 +22,13 @@ import numpy as np
 
 from federation.protocol.causes import Domain
 from federation.protocol.evidence import Evidence
-from federation.protocol.life_table import Floats, LifeTable
+from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.fleet.analysis.cap_correction import ALIKE, capped_slope
 from provider_server.fleet.analysis.capped_hazard import Rates, Units, fit_capped
+from provider_server.fleet.analysis.experiments import Beliefs
 from provider_server.fleet.analysis.filed_elsewhere import More, filed_elsewhere
 from provider_server.fleet.analysis.hazard import Estimate, Unsettled
-from provider_server.fleet.analysis.mismatch import Mismatches
+from provider_server.fleet.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.fleet.analysis.noisy_counts import LOG_FACTOR
 from provider_server.fleet.analysis.ratio_grid import read_rows
 from provider_server.fleet.analysis.rules import Rule
@@ -44,6 +45,8 @@ from provider_server.fleet.release import Release
 CORRECTIONS = 1
 CONTEXT_SD = 1.0  # of the log hazard between contexts and build-up levels, and between bands: factors, not decades
 DAMPED_SD = 0.5  # the same where a fit does not come to rest
+UNHEARD = 1e9  # variance of noise under which a table says nothing
+FIRST_RATE = 6.5 / 24_000  # failures per node-hour before any is known, as Meta reports them
 logger = logging.getLogger(__name__)
 
 
@@ -88,26 +91,66 @@ def learn(
     leases: Sequence[Lease],
     own: OwnRecord | None = None,
     features: Features | None = NO_FEATURES,
+    trials: LifeTable | None = None,
 ) -> Findings:
     """Findings from all `releases` so far; `leases` are those of their windows. Unsettled where hazards are.
 
     `own` are failures that the provider saw itself, for findings that its operators alone see; with None the findings
     are those of tenants' sums, for bundles. Pairs may share a defect with others of their archetype, and of contexts of
-    the same `features`; with None they do not.
+    the same `features`; with None they do not. `trials` are the failures of stand-ins on idle nodes by (workload,
+    context), exactly, and the hours that they ran, in node-hours of average hazard.
     """
-    own = own if own and own.events.hours else None  # where nothing was seen, there is nothing to take off totals
-    seen, witness = Seen.of(releases, leases, own), tenants if own is None else operators
-    hazards = _fit_hazards(seen, _Risk.none(len(seen.node_hours)))
-    archetypes = _archetypes(leases)
-    kin = [] if features is None else groups(seen.pairs, archetypes, features)
-    pairs = _fit_pairs(seen, witness, hazards, kin)
-    for _ in range(CORRECTIONS):
-        hazards = _fit_hazards(seen, pairs.risk(seen), pairs.found.shape)
-        pairs = _fit_pairs(seen, witness, hazards, kin, pairs)
+    seen, hazards, pairs = _fit(releases, leases, own, features, trials)
     node_hours = seen.by_pair(seen.node_hours.sum(axis=1))[pairs.found.workload, pairs.found.context]
     evidence = evidence_of(pairs.found, pairs.explained, node_hours, hazards.base[hazards.known])
     more = filed_elsewhere(seen.control, pairs.filed_elsewhere)
-    return Findings(pairs.findings(seen, more), hazards.findings(more), pairs.versions(archetypes), evidence=evidence)
+    versions = pairs.versions(_archetypes(leases))
+    return Findings(pairs.findings(seen, more), hazards.findings(more), versions, evidence=evidence)
+
+
+def beliefs(
+    releases: Sequence[Release],
+    leases: Sequence[Lease],
+    features: Features | None,
+    trials: LifeTable,
+) -> tuple[list[tuple[str, str]], Beliefs]:
+    """What to choose experiments by: pairs (workload, context), and what releases and `trials` say of each.
+
+    Before the first release it is what trials say alone, of the pairs that `trials` has cells of.
+    """
+    if not releases:
+        deaf = replace(trials, events=np.zeros(trials.shape), noise_variance=np.full(trials.shape, UNHEARD))
+        deaf = replace(deaf, exposure_node_hours=np.ones(trials.shape))
+        found, names = find_mismatches(deaf, trials=trials), trials.dimensions
+        rate = np.full(len(found.workload), FIRST_RATE)
+    else:
+        seen, _, pairs = _fit(releases, leases, None, features, trials)
+        found, names = pairs.found, seen.pairs.dimensions
+        node_hours = seen.by_pair(seen.node_hours.sum(axis=1))[found.workload, found.context]
+        rate = found.expected / np.maximum(node_hours, np.finfo(float).tiny)
+    workloads, contexts = (dimension.levels for dimension in names)
+    pairs_of = zip(found.workload.tolist(), found.context.tolist(), strict=True)
+    return [(workloads[row], contexts[column]) for row, column in pairs_of], Beliefs.of(found, rate)
+
+
+def _fit(
+    releases: Sequence[Release],
+    leases: Sequence[Lease],
+    own: OwnRecord | None,
+    features: Features | None,
+    trials: LifeTable | None,
+) -> tuple[Seen, "_Hazards", "_Pairs"]:
+    """Hazards and pairs, each given the other."""
+    own = own if own and own.events.hours else None  # where nothing was seen, there is nothing to take off totals
+    seen, witness = Seen.of(releases, leases, own), tenants if own is None else operators
+    hazards = _fit_hazards(seen, _Risk.none(len(seen.node_hours)))
+    kin = [] if features is None else groups(seen.pairs, _archetypes(leases), features)
+    tried = trials and _over(trials, seen.pairs.dimensions)
+    pairs = _fit_pairs(seen, witness, hazards, kin, tried)
+    for _ in range(CORRECTIONS):
+        hazards = _fit_hazards(seen, pairs.risk(seen), pairs.found.shape)
+        pairs = _fit_pairs(seen, witness, hazards, kin, tried, pairs)
+    return seen, hazards, pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,7 +324,12 @@ class _Pairs:
 
 
 def _fit_pairs(
-    seen: Seen, witness: Witness, hazards: _Hazards, kin: Sequence[Places], before: _Pairs | None = None
+    seen: Seen,
+    witness: Witness,
+    hazards: _Hazards,
+    kin: Sequence[Places],
+    trials: LifeTable | None,
+    before: _Pairs | None = None,
 ) -> _Pairs:
     """Which pairs fail more often than the hazards of context, build-up and age, and the workload itself, explain.
 
@@ -289,7 +337,14 @@ def _fit_pairs(
     """
     by_band = hazards.by_band(seen)
     tables = witness(seen, before.known(seen, by_band) if before else Known.first(by_band))
-    return _Pairs(tables, tables.mismatches(kin))
+    return _Pairs(tables, tables.mismatches(kin, trials))
+
+
+def _over(trials: LifeTable, dimensions: tuple[Dimension, ...]) -> LifeTable:
+    """The trials of pairs that have a place in a table over these dimensions."""
+    wide, own = LifeTable.zeros(dimensions) + trials, tuple(slice(len(dimension)) for dimension in dimensions)
+    columns = (wide.events, wide.exposure_node_hours, wide.at_risk, wide.noise_variance)
+    return LifeTable(dimensions, *(column[own] for column in columns))
 
 
 def _archetypes(leases: Iterable[Lease]) -> dict[str, str]:

@@ -71,7 +71,7 @@ class Own:
 
     def pairs(self, rate: Floats) -> OwnPairs:
         """What was seen of each pair, where pairs are seen at that rate (flat)."""
-        witness = self.leases.witness(np.arange(self.seen.size), self.seen.size).given(rate)
+        witness = self.leases.witness(np.arange(self.seen.size), self.seen.size).given(rate, np.ones(len(rate)), None)
         taken = self.part * self.looked
         return OwnPairs.of(witness, self.seen, self.looked, self.part, self.hidden + taken, taken)
 
@@ -99,10 +99,13 @@ class Tables:
     alone_by_factor: Floats
     own: Own | None = None
 
-    def mismatches(self, kin: Sequence[Places]) -> Mismatches:
-        """The pairs that fail more often than they should; `kin` are groups of pairs that may share a defect."""
+    def mismatches(self, kin: Sequence[Places], trials: LifeTable | None = None) -> Mismatches:
+        """The pairs that fail more often than they should; `kin` are groups of pairs that may share a defect.
+
+        `trials` are those of stand-ins, over the same workloads and contexts.
+        """
         leases = self.own.leases if self.own else None
-        found = find_mismatches(self.alone, self.alone_by_factor, leases, kin)
+        found = find_mismatches(self.alone, self.alone_by_factor, leases, kin, trials)
         return self.own.as_failures(found) if self.own else found
 
 
