@@ -51,8 +51,9 @@ def record(
     book = homes.open_leases(place, database, homes.settings_of(place))
     try:
         granted = list(_leases(book, file, hardware.load(place), on_probation.load(place)))
-        placed = {one.lease: nodes for one, nodes in granted if nodes}
-        book.record_leases([one for one, _ in granted], placed)
+        placed = {one.lease: nodes for one, nodes, _ in granted if nodes}
+        book.record_leases([one for one, _, _ in granted], placed)
+        book.note_hardware({context for _, nodes, context in granted if not nodes})
     except IntegrityError as error:
         raise BadLeases(f"a lease is recorded already: {file}", hint=NOTHING) from error
     finally:
@@ -63,8 +64,8 @@ def record(
 
 def _leases(
     book: LeaseBook, file: Path, kept: Kept | None, probation: OnProbation
-) -> Iterator[tuple[Lease, tuple[str, ...]]]:
-    """The leases of a file and their nodes; a lease with node names has those of telemetry and repairs."""
+) -> Iterator[tuple[Lease, tuple[str, ...], str]]:
+    """The leases of a file, their nodes and hardware; a lease with node names has those of telemetry and repairs."""
 
     class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         lease: str
@@ -100,4 +101,4 @@ def _leases(
         seen.add(ids[0])
         labels = book.context_labels(row.start_h, context, level)
         nodes = row.nodes or len(row.node_names)
-        yield Lease(*ids, nodes, row.start_h, row.end_h, labels), row.node_names
+        yield Lease(*ids, nodes, row.start_h, row.end_h, labels), row.node_names, context

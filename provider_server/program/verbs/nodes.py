@@ -41,7 +41,7 @@ def placement(
     By build-up levels, repairs, and failure rates of contexts. See docs/nodes.md for Slurm and Kubernetes.
     """
     place = required(home)
-    reports = node_reports.known(file or place / node_reports.FILE)
+    reports = node_reports.known(place, file)
     rows = node_placement.placed(reports, on_probation.load(place), now_hour(), share)
     if names:
         show(",".join(row["node"] for row in rows if row["jobs"] == "short"))
@@ -69,10 +69,10 @@ def probes(
     Nodes that are likelier to fail, and those not tested for long, come first. Leases are left alone until they end.
     """
     place = required(home)
-    now_h, reports = now_hour(), node_reports.known(file or place / node_reports.FILE)
+    now_h, reports = now_hour(), node_reports.known(place, file)
     nodes = node_placement.placed(reports, on_probation.load(place), now_h, 0.0)
     busy_until_h = busy_until(place, database, now_h)
-    suspicions = {one.node: one.suspicion for one in reports if one.level}
+    suspicions = {one.node: one.suspicion for one in reports if one.suspicion}
     ran_h = read_tests(tested) if tested else {}
     rows = node_probes.probes(nodes, suspicions, ran_h, busy_until_h, now_h, hours, budget)
     print_rows(rows, _probe_line, as_json=as_json)
