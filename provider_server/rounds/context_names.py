@@ -19,8 +19,12 @@ def names_by_label(store: Store, settings: ProviderSettings, kept: Kept | None) 
     """Names by what leases and provider.toml call each group."""
     public = settings.names.contexts
     written = {*store.note(HARDWARE), *public, *settings.leases.contexts.values()}
-    described = {label_of(number): look for number, look in described_as(kept.contexts.contexts if kept else ()).items()}
-    return {name: name for name in sorted(written)} | {label: public.get(label, look) for label, look in described.items()}
+    described = {
+        label_of(number): look for number, look in described_as(kept.contexts.contexts if kept else ()).items()
+    }
+    return {name: name for name in sorted(written)} | {
+        label: public.get(label, look) for label, look in described.items()
+    }
 
 
 def names_by_token(

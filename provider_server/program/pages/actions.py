@@ -54,15 +54,21 @@ def of_rounds(now: RoundNow | None, overdue_hours: int, lacks: Sequence[Lack]) -
         yield Action(what, _some(late) or f"It is {now.state}.", "#rounds")
     if overdue_hours:
         late_for = counted_as(overdue_hours // 24, "day") if overdue_hours >= 48 else counted_as(overdue_hours, "hour")
-        yield Action(f"A release is overdue by {late_for}", "`pharoah-provider status` names what it waits for.", "#rounds")
+        yield Action(
+            f"A release is overdue by {late_for}", "`pharoah-provider status` names what it waits for.", "#rounds"
+        )
     for lack in lacks:
         if lack.urgent:
             many = f": {lack.have} of {lack.need}" if lack.need > 1 else ""
             who = f" ({', '.join(lack.who)})" if lack.who else ""
-            yield Action(f"The next round lacks {lack.what}{many}", f"{lack.do[:1].upper()}{lack.do[1:]}{who}", "#rounds")
+            yield Action(
+                f"The next round lacks {lack.what}{many}", f"{lack.do[:1].upper()}{lack.do[1:]}{who}", "#rounds"
+            )
 
 
-def of_releases(seen: Snapshot, suspects: Sequence[str], findings: Sequence[FindingRow], *, unpublished: bool) -> Iterator[Action]:
+def of_releases(
+    seen: Snapshot, suspects: Sequence[str], findings: Sequence[FindingRow], *, unpublished: bool
+) -> Iterator[Action]:
     """A release without a report, tenants that may have lied, pairs that fail too often, and sudden rises."""
     if unpublished:
         yield Action(
@@ -79,8 +85,10 @@ def of_releases(seen: Snapshot, suspects: Sequence[str], findings: Sequence[Find
         if alarm.ratio > 1.0 and alarm.raised_hour >= newest:
             _, _, token = alarm.what.partition(" ")
             text = seen.names.get(token, token[:SHORT])
-            thing = seen.thing(alarm)
-            what = f"{thing[:1].upper()}{thing[1:]}: {alarm.ratio:.1f} times as many failures as predicted since {date(alarm.since_hour)}"
+            thing, since = seen.thing(alarm), date(alarm.since_hour)
+            what = (
+                f"{thing[:1].upper()}{thing[1:]}: {alarm.ratio:.1f} times as many failures as predicted since {since}"
+            )
             yield Action(what, "Ask what changed there at that time.", f"/findings?text={quote(text)}")
 
 
@@ -89,12 +97,16 @@ def _pairs(findings: Sequence[FindingRow]) -> Iterator[Action]:
         rows = [one for one in findings if one.judgement == judgement]
         for one in rows[:MOST_NAMED]:
             what = f"Workload {one.workload[:SHORT]} {verb} {one.risk_ratio:.1f} times as often on {one.context_name}"
-            better = f"Place it on {one.better_on[0]}." if one.better_on else "No hardware group is known where it fails less."
-            other = "Its script errors differ there, too: look for another cause first."
-            yield Action(what, better if judgement is PairJudgement.WORSE else other, f"/findings/{one.key}")
-        if more := len(rows) - MOST_NAMED:
-            if more > 0:
-                yield Action(f"{counted_as(more, 'more pair')} called {judgement.value}", "", f"/findings?judgement={judgement.value}")
+            yield Action(what, _for_pair(one), f"/findings/{one.key}")
+        if len(rows) > MOST_NAMED:
+            more = counted_as(len(rows) - MOST_NAMED, "more pair")
+            yield Action(f"{more} called {judgement.value}", "", f"/findings?judgement={judgement.value}")
+
+
+def _for_pair(one: FindingRow) -> str:
+    if one.judgement == PairJudgement.CONFOUNDED:
+        return "Its script errors differ there, too: look for another cause first."
+    return f"Place it on {one.better_on[0]}." if one.better_on else "It is not known to fail less anywhere."
 
 
 def of_nodes(
@@ -108,13 +120,19 @@ def of_nodes(
         what = f"Jobs stall at {part.switch or 'a spine'}, rail {part.rail}"
         yield Action(what, "`pharoah-provider nodes path` tells which link or port.", "/fabric")
     for pace in [one for one in speed.contexts if one.named][:MOST_NAMED] if speed else ():
-        yield Action(f"Jobs are slow on {pace.name}", "Compare its clocks, temperatures and links with the others'.", "/fabric")
+        yield Action(
+            f"Jobs are slow on {pace.name}", "Compare its clocks, temperatures and links with the others'.", "/fabric"
+        )
     worn = [node.name for one in fleet for node in one.nodes if node.raised]
     if count := sum(one.raised for one in fleet):
-        what = f"{counted_as(count, 'node')} {'shows' if count == 1 else 'show'} wear and {'fails' if count == 1 else 'fail'} more often"
-        yield Action(what, _some(worn), "/fleet?raised=yes")
+        what = "1 node is worn" if count == 1 else f"{count:,} nodes are worn"
+        yield Action(f"{what} and more likely to fail", _some(worn), "/fleet?raised=yes")
     if plans and (now := [one for one in plans.tests if not one.in_hours]):
-        yield Action(f"{counted_as(len(now), 'test')} of nodes due now", _some([f"{one.node}: {one.test}" for one in now]), "/plans")
+        yield Action(
+            f"{counted_as(len(now), 'test')} of nodes due now",
+            _some([f"{one.node}: {one.test}" for one in now]),
+            "/plans",
+        )
 
 
 def _some(names: Sequence[str]) -> str:

@@ -89,7 +89,9 @@ def shown(groups: Sequence[ContextView], text: str, *, raised: bool) -> tuple[Co
     wanted, found = text.strip().lower(), []
     for one in groups:
         of_group = wanted in one.name.lower()
-        nodes = [node for node in one.nodes if (of_group or wanted in node.name.lower()) and (node.raised or not raised)]
+        nodes = [
+            node for node in one.nodes if (of_group or wanted in node.name.lower()) and (node.raised or not raised)
+        ]
         if nodes:
             found.append(replace(one, nodes=tuple(nodes), nodes_left_out=0 if wanted or raised else one.nodes_left_out))
     return tuple(found)

@@ -45,7 +45,10 @@ def code(text: str) -> Markup:
     >>> code("run `pharoah-provider status` <now>")
     Markup('run <code>pharoah-provider status</code> &lt;now&gt;')
     """
-    parts = (Markup("<code>{}</code>").format(part) if place % 2 else escape(part) for place, part in enumerate(text.split("`")))
+    parts = (
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(text.split("`"))
+    )
     return Markup("").join(parts)
 
 

@@ -100,8 +100,8 @@ class Snapshot:
     """Everything that the pages show comes from here. Rounds, releases and bundles are oldest first.
 
     `operators` are findings that tenants do not see, by the number of the bundle that they stand beside. `names` are
-    what the provider calls hardware groups, by token, and `groups` those of telemetry by number; `reports` is the newest
-    hour of telemetry, node by node.
+    what the provider calls hardware groups, by token, and `groups` those of telemetry by number; `reports` is the
+    newest hour of telemetry, node by node.
     """
 
     directory: Directory

@@ -117,7 +117,9 @@ class Pages:
         if lease not in runs(self._home):
             raise HTTPException(404, "no attempt of this lease left logs here")
         found = lease_paths(self._home, lease, self._now_h())
-        return _shown(request, "path", job=called(self._home).get(lease, lease), graph=found.graph, routes=found.between_hosts())
+        return _shown(
+            request, "path", job=called(self._home).get(lease, lease), graph=found.graph, routes=found.between_hosts()
+        )
 
     def sent(self, request: Request, first: First = 0) -> Response:
         """Everything that left, by kind."""
