@@ -111,6 +111,8 @@ def newest(home: Path) -> list[NodeReport]:
     from provider_server.fleet.learning import hardware
 
     kept = hardware.load(home)
+    if kept is None:
+        return []
     return [
         NodeReport(
             node,
@@ -122,7 +124,7 @@ def newest(home: Path) -> list[NodeReport]:
             description=one.description,
             failures_per_1000_node_hours=one.failures_per_1000_node_hours,
         )
-        for one in (kept.contexts.contexts if kept else ())
+        for one in kept.contexts.contexts
         for node in one.nodes
     ]
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from math import log2
 
-from markupsafe import Markup, escape
-
 from federation.base.clock import date, dated
 from federation.base.web.html import NOTHING, renderer as web_renderer
 from provider_server.program.pages.fabric import STANDINGS
@@ -35,21 +33,8 @@ def renderer() -> Callable[..., str]:
         "known_within": f"{KNOWN_WITHIN:g}",
     }
     return web_renderer(
-        "provider_server.program.pages", date, dated, short, number, whole, percent, place, days, code, names=names
+        "provider_server.program.pages", date, dated, short, number, whole, percent, place, days, names=names
     )
-
-
-def code(text: str) -> Markup:
-    """A sentence whose commands stand between backticks, escaped.
-
-    >>> code("run `pharoah-provider status` <now>")
-    Markup('run <code>pharoah-provider status</code> &lt;now&gt;')
-    """
-    parts = (
-        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
-        for place, part in enumerate(text.split("`"))
-    )
-    return Markup("").join(parts)
 
 
 def short(token: str) -> str:

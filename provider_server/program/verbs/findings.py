@@ -81,7 +81,8 @@ def list_(
 def _names(home: Path, store: Store) -> dict[str, str]:
     """What the provider calls its hardware groups, by their tokens in all epochs with a bundle."""
     secret, kept = read_key(home / "context.key"), hardware.load(home)
-    names, found = names_by_label(store, settings_of(home), kept), {}
+    names = names_by_label(store, settings_of(home), kept)
+    found: dict[str, str] = {}
     for epoch in {reopened(Bundle, signed).epoch for signed in store.bundles()}:
         found |= names_by_token(partial(context_tokens, secret, epoch), names, hardware.levels_of(kept))
     return found
