@@ -214,22 +214,6 @@ def _show(result: Check, known: Sequence[Known], own: OwnPair | None) -> None:
         better = f"{result.better_context} {result.better_context_name}".rstrip()
         show(f"better hardware group for this workload: {better}")
     applies = [one for one in known if one.fit is Fit.APPLIES]
-    if not applies or result.verdict in (CheckVerdict.WARNING, CheckVerdict.MISMATCH):
-        return result
-    reason = f"{counted_as(len(applies), 'known failure')} of these versions"
-    return replace(result, verdict=CheckVerdict.WARNING, reason=reason, weak_evidence=False)
-
-
-def _show(result: Check, known: Sequence[Known], own: OwnPair | None) -> None:
-    show(f"{result.word}: {result.reason}")
-    if own is not None:
-        show(f"of these, yours: {own.words}")
-    if result.context_name:
-        show(f"this hardware group: {result.context_name}")
-    if result.better_context:
-        better = f"{result.better_context} {result.better_context_name}".rstrip()
-        show(f"better hardware group for this workload: {better}")
-    applies = [one for one in known if one.fit is Fit.APPLIES]
     may = [one for one in known if one.fit is Fit.MAY_APPLY]
     show(*(f"{one.label} {one.words}" for one in (*applies, *may[:MOST_THAT_MAY])))
     if len(may) > MOST_THAT_MAY:

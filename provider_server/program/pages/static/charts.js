@@ -110,7 +110,7 @@ function extent(curves) {
 
 // 1, 2 and 5 of every decade between two ends; every decade alone where that would be many.
 function ticks(low, high) {
-  const steps = high / low > 300 ? [1] : [1, 2, 5];
+  const steps = high / low > 1000 ? [1] : [1, 2, 5];
   const found = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1)
     for (const step of steps) found.push(Number((step * 10 ** power).toPrecision(2)));
