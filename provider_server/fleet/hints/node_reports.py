@@ -7,7 +7,7 @@ Only the provider's own telemetry goes in: no release, lease, tenant or token. S
 
 >>> report = NodeReport("n1", 480_000, level=2, is_heard=True, suspicion="memory", context=4, description="H100")
 >>> report.standing(least_level=1), report.line(least_level=1)
-(<NodeStanding.RAISED: 'raised'>, 'n1: raised: wear level 2, suspected: memory (context 4: H100)')
+(<NodeStanding.RAISED: 'raised'>, 'n1: raised: wear level 2, suspected: memory (hardware group 4: H100)')
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ class NodeReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def line(self, least_level: int) -> str:
         """For a log."""
-        place = "no context" if self.context is None else f"context {self.context}: {self.description}"
+        place = "no hardware group" if self.context is None else f"hardware group {self.context}: {self.description}"
         suspected = f", suspected: {self.suspicion}" if self.suspicion else ""
         heard = f"wear level {self.level}{suspected}" if self.is_heard else "no telemetry in the newest hour"
         return f"{self.node}: {self.standing(least_level)}: {heard} ({place})"
