@@ -72,7 +72,7 @@ def _of_provider(browser: "Browser", shown: Shown, out: Path) -> None:
     with provider_page(shown.provider, None, "127.0.0.1", 0, lambda: NOW_HOUR) as address:
         with _inside(browser, address, 900, "light") as page:
             page.wait_for_selector("html[data-charts=drawn]")
-            _take(page, out / "provider-overview.png", 1000)
+            _take(page, out / "provider-overview.png", 760)
             page.goto(f"{address}fleet")
             _take(page, out / "provider-fleet.png", 560)
             page.goto(f"{address}mismatches")
@@ -103,7 +103,7 @@ def _of_tenant(browser: "Browser", shown: Shown, out: Path) -> None:
         with browsers.watched(browser, base.removeprefix("http://"), width=900) as watched:
             page = watched.page
             page.goto(address)
-            _take(page, out / "tenant-leases.png", 560)
+            _take(page, out / "tenant-jobs.png", 620)
             page.goto(f"{base}/sent")
             page.locator("tbody a").last.click()
             page.wait_for_url(f"{base}/sent/*")

@@ -48,7 +48,7 @@ class Check:
     def of(cls, bundle: int, evidence: MismatchEntry | None, hazards: tuple[HazardEntry, ...]) -> "Check":
         """The check by the evidence of bundle number `bundle` about the pair; None if it has none."""
         if evidence is None:
-            reason = f"bundle {bundle} has no evidence about this workload on this context"
+            reason = f"report {bundle} has no evidence about this workload on this hardware group"
             return cls(CheckVerdict.UNKNOWN, reason, None, None, hazards)
         verdict = _verdict(evidence)
         if verdict is CheckVerdict.UNKNOWN:
@@ -86,7 +86,7 @@ class Checker:
 def check(bundle: Bundle | None, labels: Mapping[str, str]) -> Check:
     """One check, as by `Checker`; UNKNOWN without a bundle."""
     if bundle is None:
-        return Check(CheckVerdict.UNKNOWN, "no bundle received yet", None, None, ())
+        return Check(CheckVerdict.UNKNOWN, "no report received yet", None, None, ())
     return Checker(bundle).check(labels)
 
 
@@ -117,8 +117,8 @@ def _reason(entry: MismatchEntry) -> str:
 
 _SAID = {
     PairJudgement.WORSE: "",
-    PairJudgement.CONFOUNDED: ", but script errors are as frequent too: the context may not be the cause",
-    PairJudgement.SUSPECTED: "; not certain: use another context if it costs little",
+    PairJudgement.CONFOUNDED: ", but script errors are as frequent too: the hardware may not be the cause",
+    PairJudgement.SUSPECTED: "; not certain: use another hardware group if it costs little",
     PairJudgement.NOT_WORSE: "",
     PairJudgement.TOO_LITTLE: "; too few failures expected to call this normal",
 }

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from provider_server.fleet.parts import FabricParts
 
 
+HARDWARE = "hardware"  # the note of what leases call hardware
+
+
 class LeaseBook:
     """Holds the secret of a federation's context tokens, and does not show it; ValueError for another epoch's length.
 
@@ -80,6 +83,12 @@ class LeaseBook:
         self.store.add_leases(
             (self._with_parts(lease, node_names.get(lease.lease, ())) for lease in leases), node_names
         )
+
+    def note_hardware(self, names: Iterable[str]) -> None:
+        """Remembers what leases call hardware: each lease keeps a token alone, and the operator reads names."""
+        known = self.store.note(HARDWARE)
+        if new := {name: True for name in names if name not in known}:
+            self.store.keep_note(HARDWARE, {**known, **new})
 
     def _with_parts(self, lease: Lease, nodes: Sequence[str]) -> Lease:
         if self.parts is None or not nodes:

@@ -2,7 +2,7 @@
 
 `write_report` takes the outcome of `pharoah-sim run` as plain JSON values. Missing or infinite values are shown as
 "not available". Equal outcomes give equal bytes. Every picture has a description and a table with its numbers; its
-colours are roles of `templates/report.css`, so it follows the reader's light or dark scheme.
+colours are roles of the pages' `base.css`, so it follows the reader's light or dark scheme.
 
 Not promised: privacy. A report shows planted truth and results without noise, which only a simulation has.
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 from crypto import threshold
 from crypto.ids import EncodedElement, VerifyKey
@@ -55,13 +56,17 @@ def found(
     policy: Mapping[str, object],
     sampler: NoiseSampler | None = None,
     random_bytes: RandomBytes = os.urandom,
+    hardware: Mapping[str, str] = MappingProxyType({}),
 ) -> Federation:
-    """Founds a federation below `root`, which must be empty; `policy` is written into every tenant's policy.toml."""
+    """Founds a federation below `root`, which must be empty; `policy` is written into every tenant's policy.toml.
+
+    `hardware` has public names of hardware groups by what leases call them.
+    """
     homes = [root / "tenants" / f"{number:03d}" for number in range(tenants)]
     members = [create(home, random_bytes, 0.0) for home in homes]
     provider_home = root / "provider"
     create_provider(provider_home, ["localhost"], random_bytes, datetime.now(UTC))
-    (provider_home / "provider.toml").write_text(_plan_table(settings))
+    (provider_home / "provider.toml").write_text(_plan_table(settings) + _names_table(hardware))
     provider_key = SigningKey(read_key(provider_home / "signing.key"))
     shares, group = make_group_key(random_bytes)
     keys = [(SigningKey.generate(random_bytes), MaskKey.generate(random_bytes)) for _ in shares]
@@ -130,6 +135,11 @@ def founding_entry(
 def _record(group: threshold.GroupKey, index: int, signing_key: SigningKey, mask_key: MaskKey) -> TrusteeRecord:
     share_key = EncodedElement(group.share_public_key(index).encoded)
     return TrusteeRecord.of(index, signing_key, mask_key, share_key, made_hour=0)
+
+
+def _names_table(hardware: Mapping[str, str]) -> str:
+    named = ", ".join(f"{_toml(label)} = {_toml(name)}" for label, name in hardware.items())
+    return f"\n[names]\ncontexts = {{ {named} }}\n" if named else ""
 
 
 def _plan_table(settings: PlanSettings) -> str:

@@ -27,7 +27,7 @@ from provider_server.rounds.network.grid_tenants import GridTenants
 from provider_server.rounds.planning import PlanSettings
 from provider_server.rounds.week import Stage, Tenants, federated_week
 from simulation.cloud import cloud as world
-from simulation.cloud.hardware import fleet, label
+from simulation.cloud.hardware import context_names, fleet, label
 from simulation.cloud.profiles import WorkloadProfile
 from simulation.cloud.scenario import Scenario
 from simulation.run.federation import Federation, found
@@ -115,7 +115,8 @@ class Player:
         self._start_hour = start_week * HOURS_PER_WEEK
         settings = settings_of(scenario, start_week)
         drawn = insecure.random_bytes if insecure else os.urandom
-        self._federation = found(root, scenario.tenants, settings, _policy(scenario), insecure, drawn)
+        hardware = {label(place): name for place, name in enumerate(context_names(scenario.contexts))}
+        self._federation = found(root, scenario.tenants, settings, _policy(scenario), insecure, drawn, hardware)
         keep(root / "provider", fleet(self.cloud, self._start_hour))
         self._workloads = [_descriptor(profile) for profile in self.cloud.workloads]
         self._leases: dict[str, Lease] = {}

@@ -76,6 +76,12 @@ class PluginsTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     enable: tuple[str, ...] = ()
 
 
+class NamesTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What your page calls workloads: a name by the first digits of a token (6 or more), or by the name of a job."""
+
+    workloads: dict[str, str] = {}
+
+
 class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All of tenant.toml."""
 
@@ -85,4 +91,5 @@ class TenantSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checks: ChecksTable = ChecksTable()
     decisions: DecisionsTable = DecisionsTable()
     expectations: ExpectationsTable = ExpectationsTable()
+    names: NamesTable = NamesTable()
     plugins: PluginsTable = PluginsTable()

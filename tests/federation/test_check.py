@@ -106,7 +106,7 @@ def test_the_reason_gives_size_interval_and_evidence() -> None:
         f"{said}, but script errors are as frequent too"
     )
     assert checked(entry(0.97, judgement=PairJudgement.SUSPECTED)).reason.startswith(
-        f"{said}; not certain: use another context"
+        f"{said}; not certain: use another hardware group"
     )
     assert checked(entry(0.97)).reason == f"{said}; too few failures expected to call this normal"
 
@@ -130,7 +130,7 @@ def test_without_a_bundle_nothing_is_known() -> None:
         None,
         (),
     )
-    assert found.reason == "no bundle received yet"
+    assert found.reason == "no report received yet"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_without_a_bundle_nothing_is_known() -> None:
 )
 def test_what_the_bundle_does_not_say_is_unknown_and_not_fine(found: Check) -> None:
     assert (found.verdict, found.evidence, found.better_context) == (CheckVerdict.UNKNOWN, None, None)
-    assert found.reason == "bundle 7 has no evidence about this workload on this context"
+    assert found.reason == "report 7 has no evidence about this workload on this hardware group"
 
 
 def test_the_finest_rung_that_the_bundle_knows_decides() -> None:

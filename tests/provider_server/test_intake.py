@@ -20,6 +20,7 @@ from provider_server.rounds.intake.lease_events import BadLeases, decoded
 from provider_server.rounds.intake.lines import LONGEST_LINE
 from provider_server.rounds.intake.recorder import OPEN_H, LeaseRecorder
 from provider_server.rounds.intake.webhook import LONGEST_BODY, listening
+from provider_server.rounds.lease_book import HARDWARE
 from provider_server.rounds.settings import Leases
 from provider_server.rounds.store.hint_store import KEPT_H
 from provider_server.rounds.store.store import Store
@@ -185,6 +186,7 @@ def test_hours_of_a_release_stay_counted(tmp_path: Path) -> None:
         begin = scene.line("begin", **counted, at=at(100.0), until=at(300.0))
         scene.told(begin, scene.line("end", at=at(120.0)))
         assert scene.end_h() == WEEKS[0][1]
+        assert provider.store.note(HARDWARE) == {"rack 1": True}  # of a lease itself only the token is kept
 
 
 # ---- the verb --------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from provider_server.program.pages import serving, views
 from provider_server.program.pages.app import STATIC
 from provider_server.program.pages.fabric import NO_COUNT, SUSPECTED, PaceView, SpeedView, fabric
 from provider_server.program.pages.findings import Event, days, filtered
-from provider_server.program.pages.fleet import HAZARDS
+from provider_server.program.pages.fleet import HAZARDS, shown as filtered_fleet
 from provider_server.program.pages.hazards import UNKNOWN, band_labels
 from provider_server.program.pages.html import renderer
 from provider_server.program.pages.login import (
@@ -53,10 +53,11 @@ from provider_server.program.pages.login import (
 )
 from provider_server.program.pages.serving import PageInTheClear, listening
 from provider_server.program.pages.sessions import IDLE_S, LONGEST_S, MOST_SESSIONS, Sessions
-from provider_server.program.pages.snapshot import Reader, Snapshot, Votes, context_names
+from provider_server.program.pages.snapshot import Reader, Snapshot, Votes
 from provider_server.program.pages.views import View
 from provider_server.program.verbs.opening import opened
 from provider_server.program.verbs.page import plans
+from provider_server.rounds.context_names import described_as
 from provider_server.rounds.planning import PlanSettings
 from provider_server.rounds.readiness import Known
 from provider_server.rounds.store.round_store import RoundState
@@ -74,15 +75,18 @@ pytestmark = pytest.mark.xdist_group("pages")
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct horse battery"
-NAMES = [f"model {look}" for look in LOOKS]
+NAMES = list(LOOKS)  # in provider.toml; in telemetry they are "model …"
 NOW = (WEEKS + 1) * HOURS_PER_WEEK + 24.0
 PLANS = settings_of(SCENARIO)
 PARTS = {
     "overview": {
-        *("now", "overdue_hours", "pilot", "lacking", "next_due_hour", "tenants", "trustees", "suspects"),
+        *("actions", "now", "overdue_hours", "pilot", "lacking", "next_due_hour", "tenants", "trustees", "suspects"),
         *("unpublished", "alarms", "rounds", "spent", "bundles", "events"),
     },
-    "fleet": {"number", "description", "rate", "low", "high", "nodes_by_level", "nodes", "nodes_left_out"},
+    "fleet": {
+        *("number", "name", "description", "rate", "low", "high", "ratio"),
+        *("nodes_by_level", "raised", "nodes", "nodes_left_out"),
+    },
     "findings": {
         *("key", "workload", "context", "context_name", "judgement", "probability_worse", "risk_ratio"),
         *("low", "high", "expected_failures", "reason", "better_on", "history"),
@@ -177,6 +181,103 @@ def advice(shown: Shown) -> Any:
 
 
 # ---- what it shows ---------------------------------------------------------------------------------------------------
+
+
+def test_what_to_act_on_is_said_first_and_each_has_its_page(site: str, seen: Snapshot, told: View) -> None:
+    actions = told.overview.actions
+    assert actions[0].what == "The round of 1970-01-22 to 1970-01-29 waits for 4 tenants"
+    worst, better = told.findings[0], told.findings[0].better_on[0]
+    (pair,) = (one for one in actions if one.link == f"/findings/{worst.key}")
+    assert worst.context_name in pair.what
+    assert better in pair.do
+    assert {one.link for one in actions} >= {"/fabric", "/plans", "/fleet?raised=yes"}
+    assert [one for one in seen.alarms if one.ratio < 1.0]
+    assert not any(re.search(r"fewer|\b0\.", one.what) for one in actions)  # better than predicted: nobody need act
+    with visitor(site) as client:
+        log_in(client)
+        for one in actions:
+            path, _, anchor = one.link.partition("#")
+            answer = client.get(path or "/")
+            assert answer.status_code == 200
+            assert not anchor or f'id="{anchor}"' in answer.text
+        assert "is like that" not in client.get("/fleet?raised=yes").text
+
+
+def test_what_the_next_round_lacks_and_suspects_are_acts_and_calm_is_none(seen: Snapshot) -> None:
+    few = replace(PLANS, cohort_minimum=TENANTS + 2, owners_minimum=TENANTS + 2)
+    member = seen.directory.members[0].tenant
+    acts = view(replace(seen, suspects=frozenset({member})), NOW, 24, few).overview.actions
+    said = " ".join(one.what for one in acts)
+    assert f"lacks tenants enrolled for cohort_minimum: {TENANTS} of {TENANTS + 2}" in said
+    assert "1 tenant may have sent false counts" in said
+    empty = replace(seen, rounds=(), releases=(), bundles=(), alarms=(), kept=None, places={})
+    none = view(empty, NOW, 24, replace(PLANS, owners_minimum=3))
+    assert not any("/findings" in one.link or "/fleet" in one.link for one in none.overview.actions)
+
+
+def test_a_group_that_fails_twice_as_often_is_an_act_and_its_nodes_are_not_raised(seen: Snapshot) -> None:
+    assert seen.kept is not None
+    first, *others = seen.kept.contexts.contexts
+    bad = replace(first, failures_per_1000_node_hours=50.0)
+    contexts = replace(seen.kept.contexts, contexts=(bad, *others))
+    kept = replace(seen.kept, contexts=contexts, levels=dict.fromkeys(seen.kept.levels, 0))
+    shown = view(replace(seen, kept=kept, bundles=(), operators={}), NOW, 24, PLANS)
+    (act,) = (one for one in shown.overview.actions if one.link.startswith("/fleet"))
+    assert act.link == f"/fleet#group-{first.number}"
+    assert NAMES[0] in act.what
+    assert sum(group.raised for group in shown.fleet) == 0
+
+
+def test_a_fleet_is_searched_and_only_raised_nodes_are_shown_where_asked(told: View) -> None:
+    nodes = {node.name: node for group in told.fleet for node in group.nodes}
+    raised = {name for name, node in nodes.items() if node.raised}
+    assert raised
+    assert all(nodes[name].level > 0 for name in raised)
+    filtered_ = filtered_fleet(told.fleet, "", raised=True)
+    assert {node.name for group in filtered_ for node in group.nodes} == raised
+    assert [node.name for group in filtered_fleet(told.fleet, " GPU-17", raised=False) for node in group.nodes] == [
+        "gpu-17"
+    ]
+    (group,) = filtered_fleet(told.fleet, "h200", raised=False)
+    assert len(group.nodes) == NODES
+    assert filtered_fleet(told.fleet, "no such node", raised=False) == ()
+
+
+def test_of_a_thousand_nodes_those_that_are_raised_are_seen_and_the_others_folded(seen: Snapshot) -> None:
+    assert seen.kept is not None
+    names = [f"node-{n}" for n in range(1000)]
+    first = replace(seen.kept.contexts.contexts[0], nodes=tuple(names))
+    kept = replace(seen.kept, contexts=replace(seen.kept.contexts, contexts=(first,)), levels={"node-7": 1})
+    shown = view(replace(seen, kept=kept), NOW, 24, PLANS)
+    page = renderer()("fleet", view=shown, groups=shown.fleet, text="", raised="", at="/fleet", csrf="x")
+    folded = page.index("<details>")
+    assert page.index("<b>node-7</b>") < folded < page.index("<b>node-8</b>")
+    assert "999 nodes not raised" in page
+
+
+def test_nodes_that_no_group_has_are_on_the_map_too(seen: Snapshot) -> None:
+    stranger = NodeReport("new-1", int(NOW), 0, is_heard=True, suspicion="")
+    shown = view(replace(seen, reports=(*seen.reports, stranger)), NOW, 24, PLANS)
+    assert [node.name for node in shown.fleet[-1].nodes] == ["new-1"]
+    assert shown.fleet[-1].number == 0
+
+
+def test_plans_and_fleet_have_the_same_nodes_before_the_first_hour_of_telemetry(shown: Shown, tmp_path: Path) -> None:
+    home = shutil.copytree(shown.provider, tmp_path / "provider")
+    (home / "nodes.json").unlink()
+    made, snap = plans(home, None, NOW), snapshot(home)
+    assert made is not None
+    on_map = {node.name for group in view(snap, NOW, 24, PLANS).fleet for node in group.nodes}
+    assert {one.node for one in made.nodes} == on_map
+    assert len(on_map) == CONTEXTS * NODES
+
+
+def test_one_release_is_no_chart(seen: Snapshot, told: View) -> None:
+    page = renderer()
+    given: dict[str, Any] = {"at": "/", "csrf": "x"}
+    assert page("overview", view=told, **given).count("<figure>") == 3
+    one = replace(seen, rounds=seen.rounds[:1], releases=seen.releases[:1], bundles=seen.bundles[:1], operators={})
+    assert "<figure>" not in page("overview", view=view(one, NOW, 24, PLANS), **given)
 
 
 def test_rounds_are_those_of_the_store_and_the_late_are_named(seen: Snapshot, told: View, shown: Shown) -> None:
@@ -276,7 +377,7 @@ def test_filters_take_away_what_does_not_fit(told: View) -> None:
     worse = filtered(told.findings, "worse", "")
     assert {one.judgement for one in worse} == {"worse"}
     assert 0 < len(worse) < len(told.findings)
-    assert {one.context_name for one in filtered(told.findings, "", " h100 ")} == {"model H100, hall 2"}
+    assert {one.context_name for one in filtered(told.findings, "", " h100 ")} == {"H100, hall 2"}
     assert filtered(told.findings, "", worse[0].workload[:8].upper())
     assert filtered(told.findings, "", "nothing has this") == ()
 
@@ -284,7 +385,7 @@ def test_filters_take_away_what_does_not_fit(told: View) -> None:
 def test_findings_are_sorted_as_asked_and_none_is_lost(told: View) -> None:
     by_ratio = filtered(told.findings, "", "", "times as often")
     assert [one.risk_ratio for one in by_ratio] == sorted((one.risk_ratio for one in told.findings), reverse=True)
-    by_context = filtered(told.findings, "", "", "context")
+    by_context = filtered(told.findings, "", "", "hardware group")
     assert [one.context_name for one in by_context] == sorted(one.context_name for one in told.findings)
     assert set(by_ratio) == set(by_context) == set(filtered(told.findings, "", "", "no such order"))
 
@@ -297,9 +398,9 @@ def test_events_of_one_hour_and_kind_are_one_row() -> None:
 def test_contexts_that_are_told_in_the_same_words_have_their_numbers() -> None:
     looks = {2: "H100: 5 nodes", 7: "A100: 6 nodes"}
     contexts = [Context(number, look, (), 1.0, 0.5, 2.0) for number, look in looks.items()]
-    assert context_names(contexts) == {2: "H100", 7: "A100"}
-    twice = context_names([*contexts, replace(contexts[0], number=9)])
-    assert twice == {2: "H100 (context 2)", 7: "A100", 9: "H100 (context 9)"}
+    assert described_as(contexts) == {2: "H100", 7: "A100"}
+    twice = described_as([*contexts, replace(contexts[0], number=9)])
+    assert twice == {2: "H100 (group 2)", 7: "A100", 9: "H100 (group 9)"}
 
 
 @pytest.mark.parametrize(("high", "known"), [(100.0, True), (100.5, False)])
@@ -671,11 +772,11 @@ def test_the_page_follows_the_store(shown: Shown, tmp_path: Path) -> None:
     home = shutil.copytree(shown.provider, tmp_path / "provider")
     with listening(home, None, "127.0.0.1", 0) as address, visitor(address) as client:
         log_in(client)
-        assert "A round is open" in client.get("/").text
+        assert "waits for 4 tenants" in client.get("/").text
         with opened(home, None) as store:
             kept = store.rounds.rounds()[-1]
             store.rounds.move(kept.round_id, kept.state, RoundState.REFUSED)
-        assert "A round is open" not in client.get("/").text
+        assert "waits for 4 tenants" not in client.get("/").text
         (home / "contexts.json").write_text("{")
         damaged = client.get("/fleet")
         assert damaged.status_code == 503
@@ -806,9 +907,12 @@ def test_the_measures_of_the_test_above_can_fail(browser: "Browser", site: str) 
         assert watched.elsewhere == ["http://192.0.2.1/"]
 
 
-def test_charts_are_drawn_from_the_figures(browser: "Browser", site: str) -> None:
+def test_charts_are_drawn_from_the_figures_and_are_as_wide_as_the_data(
+    browser: "Browser", site: str, told: View
+) -> None:
     inked = """canvas => { const d = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
                return d.some(value => value > 0); }"""
+    bands = [band for curve in told.hazards for band in curve.bands if band.known]
     with logged_in(browser, site) as watched:
         page = watched.page
         for path, charts in (("/", 3), ("/hazards", CONTEXTS)):
@@ -817,6 +921,59 @@ def test_charts_are_drawn_from_the_figures(browser: "Browser", site: str) -> Non
             canvases = page.locator(".chart canvas")
             assert canvases.count() == charts
             assert all(canvases.nth(place).evaluate(inked) for place in range(charts))
+        low, high = page.evaluate("[drawn[0].scales.y.min, drawn[0].scales.y.max]")
+        assert low == pytest.approx(min(band.low for band in bands) / 1.1)
+        assert high == pytest.approx(max(band.high for band in bands) * 1.1)
+        page.goto(site)
+        page.wait_for_selector("html[data-charts=drawn]")
+        weeks = page.evaluate("(drawn[0].scales.x.max - drawn[0].scales.x.min) / 604800")
+        assert weeks == pytest.approx((WEEKS - 1) * 1.08)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_verdicts_differ_by_more_than_their_hue(browser: "Browser", site: str, scheme: browsers.Scheme) -> None:
+    look = """name => { const one = document.body.appendChild(document.createElement('td')); one.className = name;
+              const { backgroundColor, backgroundImage, boxShadow } = getComputedStyle(one);
+              return [backgroundColor, backgroundImage != 'none', boxShadow != 'none']; }"""
+    with logged_in(browser, site, scheme=scheme) as watched:
+        page = watched.page
+        page.goto(f"{site}/mismatches")
+        worse, confounded, suspected = (page.evaluate(look, name) for name in ("worse", "confounded", "suspected"))
+        nothing = "rgba(0, 0, 0, 0)"
+        assert worse[0] != nothing
+        assert (worse[1:], confounded[1:], suspected) == ([False, False], [True, False], [nothing, False, True])
+        assert page.locator("td.worse").first.inner_text().startswith("▲")
+        assert [text[0] for text in page.locator(".legend li").all_inner_texts()[:3]] == ["▲", "◆", "△"]
+
+
+def test_the_first_screen_of_the_overview_is_what_to_act_on(browser: "Browser", site: str, told: View) -> None:
+    for width, height in ((1280, 800), (390, 844)):
+        with logged_in(browser, site, width=width) as watched:
+            page = watched.page
+            page.set_viewport_size({"width": width, "height": height})
+            assert page.locator("h1").inner_text() == f"{len(told.overview.actions)} things to act on"
+            items = page.locator(".actions a")
+            assert items.count() == len(told.overview.actions)
+            boxes = [items.nth(place).bounding_box() for place in range(3)]
+            assert all(box and box["y"] + box["height"] < height for box in boxes)
+
+
+def test_nodes_are_searched_by_a_form_without_scripts(browser: "Browser", site: str) -> None:
+    with logged_in(browser, site, scripts=False) as watched:
+        page = watched.page
+        page.goto(f"{site}/fleet")
+        page.get_by_label("Node or hardware group").fill("gpu-17")
+        page.get_by_role("button", name="Show").click()
+        page.wait_for_url("**text=gpu-17*")
+        assert page.locator(".nodes b").all_inner_texts() == ["gpu-17"]
+        page.goto(f"{site}/fleet")
+        page.get_by_label("only raised").check()
+        page.get_by_role("button", name="Show").click()
+        page.wait_for_url("**raised=yes*")
+        assert (
+            page.locator(".nodes li").count()
+            == page.get_by_text("wear level", exact=False).locator("xpath=self::li").count()
+        )
 
 
 @pytest.mark.nightly

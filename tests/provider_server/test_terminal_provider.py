@@ -33,6 +33,7 @@ ROW: dict[str, Any] = {
     "context_name": HOSTILE,
     "reason": HOSTILE,
     "alternatives": ["ef"],
+    "alternative_names": [HOSTILE],
 }
 
 

@@ -17,11 +17,14 @@ from crypto.signing import open_signed
 from federation.base.catalogue_file import write_catalogue
 from federation.protocol.bundle import SKETCH_BYTES, Bundle, CatalogueEntry
 from provider_server.fleet.analysis.buildup import BuildUp
-from provider_server.fleet.analysis.contexts import Context
-from provider_server.fleet.learning.hardware import keep, load
+from provider_server.fleet.analysis.contexts import Context, ContextMap
+from provider_server.fleet.learning.hardware import Kept, keep, load
 from provider_server.fleet.leases import Lease
 from provider_server.program.cli import app
 from provider_server.rounds import home as homes
+from provider_server.rounds.context_names import names_by_label, names_by_token
+from provider_server.rounds.settings import Names
+from provider_server.rounds.store.store import Store
 from tests.support import schemas
 from tests.support.changing import replace
 from tests.support.federations import CONTEXT, WEEKS, Grounds, begin, fail, hold, lease_id
@@ -204,6 +207,41 @@ def test_a_lease_is_explained_as_the_pair_that_runs_on_it(held: Path) -> None:
     (row,) = told("findings", "explain", "--home", held, "--lease", lease_id(1, WEEKS[0], 0))
     assert told("findings", "explain", row["workload"], row["context"], "--home", held) == [row]
     assert call("findings", "explain", "--home", held, "--lease", "ff" * 16).exit_code == 3
+
+
+def test_hardware_is_called_as_its_leases_name_it(held: Path, tmp_path: Path) -> None:
+    home = shutil.copytree(held, tmp_path / "provider")
+    with closing(homes.open_provider(home, None, homes.settings_of(home))) as provider:
+        tenant, bundles = provider.directory.members[0].tenant, homes.open_publisher(home, provider.store)
+        token = provider.context_labels(WEEKS[1][0], CONTEXT, 0)["context"]
+        bundles.publish(bundles.releases(), bundles.learn(bundles.releases()))
+    listed = "findings", "list", "--home", home, "--probability", 0
+    assert f"on hardware group {token[:12]}" in call(*listed).stdout  # no lease was recorded by its verb yet
+    line = {"lease": "ab" * 16, "tenant": str(tenant), "start_h": 1.0, "end_h": 9.0, "nodes": 2, "context": CONTEXT}
+    (tmp_path / "leases.jsonl").write_text(json.dumps(line))
+    told("leases", "record", tmp_path / "leases.jsonl", "--home", home)
+    assert f"on {CONTEXT}: " in call(*listed).stdout
+    assert token[:12] not in call(*listed).stdout
+    assert {row["context_name"] for row in told(*listed) if row["context"] == token} == {CONTEXT}
+    (pair, *_) = told(*listed)
+    explained = call("findings", "explain", pair["workload"], CONTEXT, "--home", home)
+    assert explained.stdout.startswith(f"workload {pair['workload']} on {CONTEXT}: ")
+
+
+def test_groups_of_telemetry_have_the_operators_words_and_then_their_looks(held: Path, tmp_path: Path) -> None:
+    home = shutil.copytree(held, tmp_path / "provider")
+    settings = replace(homes.settings_of(home), names=Names(contexts={"context 2": "B200, hall 1"}))
+    contexts = tuple(
+        Context(number, f"{look}: 5 nodes", (), 1.0, 0.5, 2.0) for number, look in ((1, "A100"), (2, "B200"))
+    )
+    kept = Kept(0, ContextMap((), contexts, 3, ((), ()), (), ()), {}, BuildUp().state())
+    with closing(Store(home / "provider.db")) as store:
+        names = names_by_label(store, settings, kept)
+    assert names == {"context 1": "A100", "context 2": "B200, hall 1"}
+    by_token = names_by_token(
+        lambda label, level: {"context": label, "context_level": f"{label}/{level}"}, names, range(2)
+    )
+    assert (by_token["context 2"], by_token["context 1/1"]) == ("B200, hall 1", "A100, wear level 1")
 
 
 def test_a_pair_that_is_not_there_is_not_explained(held: Path) -> None:

@@ -152,7 +152,7 @@ def test_what_is_suspected_is_proposed_another_context() -> None:
     doubted = [one for one in found if one.judgement is PairJudgement.SUSPECTED]
     assert doubted
     assert np.mean([bool(one.alternatives) for one in doubted]) > 0.5
-    assert all("use another context if that costs little" in one.reason for one in doubted)
+    assert all("use another hardware group if that costs little" in one.reason for one in doubted)
 
 
 # ---- at the bounds -----------------------------------------------------------------------------------------------

@@ -14,7 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulation import drawing
 from simulation.judge.report import render, write_report
+from tests.support import browsers
+
+ROOT = Path(__file__).resolve().parents[2]
 
 WORKLOADS, CONTEXTS, LEVELS, WEEKS, PLANTED = 24, 8, 3, 13, 6
 BANDS = ("0–6 h", "6–24 h", "24–72 h", "> 72 h")
@@ -393,3 +397,24 @@ def test_a_rate_with_too_wide_an_interval_is_not_known_yet(high: float, *, known
     assert ("7.25" in page) is known
     assert ("<td>not known yet</td>" in page) is not known
     assert " · 2026-08-20 to 2026-11-19<" in page
+
+
+def test_colours_are_those_of_both_pages_and_are_written_once() -> None:
+    style = ROOT / "federation/base/web/style"
+    base = (style / "base.css").read_text(encoding="utf-8")
+    for sheet in (style / "style.css", ROOT / "simulation/judge/templates/report.css"):
+        assert re.findall(r"#[0-9a-fA-F]{3,8}\b", sheet.read_text(encoding="utf-8")) == [], sheet
+    assert base[base.index(":root") :] in _rendered()
+    assert {drawing.INK, drawing.SOFT, drawing.RULE, drawing.CARD, *drawing.KINDS} <= set(
+        re.findall(r"#[0-9a-f]{6}", base)
+    )
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+def test_the_report_is_whole_for_everybody(tmp_path: Path, width: int, scheme: browsers.Scheme) -> None:
+    (tmp_path / "report.html").write_text(_rendered(), encoding="utf-8")
+    with browsers.chromium() as browser:
+        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        page.goto((tmp_path / "report.html").as_uri())
+        assert browsers.overflow(page) <= 0
+        assert browsers.barriers(page) == []

@@ -17,7 +17,7 @@ from provider_server.fleet.analysis.buildup import BuildUp
 from provider_server.fleet.analysis.contexts import Context, ContextMap
 from provider_server.fleet.learning.hardware import Kept, keep
 from simulation.cloud.scenario import load
-from simulation.run import federation
+from simulation.run import federation, play
 from simulation.run.play import Player
 from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
 from tests.support.changing import replace
@@ -58,6 +58,7 @@ def built(root: Path, start_week: int = 0) -> Shown:
     """Plays the weeks below `root`, once for each process; takes about ten seconds."""
     with pytest.MonkeyPatch.context() as patched:  # so little noise that one draw in a thousand looks like a lie
         patched.setattr(federation, "SystemSampler", lambda: InsecureSeeded(1))
+        patched.setattr(play, "context_names", lambda contexts: LOOKS[:contexts])
         player = Player(SCENARIO, 1, root, start_week)
     end_hour = (start_week + WEEKS) * HOURS_PER_WEEK
     try:
@@ -89,6 +90,7 @@ def _attempt(player: Player, began_s: float) -> None:
     """The first tenant has run a job under `pharoah-tenant run`, and it failed."""
     tenant = player._federation.tenants[0]
     unit, attempts = tenant.journal.units()[0].unit, Attempts(tenant._connection)
+    attempts.name(unit, "llama-7b-pretrain")
     number = attempts.begin(unit, began_s + 3600.0)
     attempts.end(unit, number, AttemptState.FAILED, began_s + 9000.0, exit_code=1, steps=412)
     cause = AttemptCause("nvlink_error", 3, "gpu-07", "GPU 5", "train.log:812", "rank 3 lost its NVLink <to GPU 5>")

@@ -325,7 +325,7 @@ def test_readme_shows_what_check_says() -> None:
     made = Check.of(1, pair, ())
     assert parse(shlex.split(asked.removeprefix("$ ")))
     assert verdict == f"{made.verdict.name.lower()}: {made.reason}"
-    assert better == f"better context for this workload: {made.better_context}"
+    assert better == f"better hardware group for this workload: {made.better_context}"
 
 
 def outputs(document: Path) -> list[list[str]]:

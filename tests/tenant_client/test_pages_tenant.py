@@ -26,9 +26,12 @@ from tenant_client.doctor.diagnosis.sureness import Basis, Sureness
 from tenant_client.doctor.records.attempts import Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.incidents import Incidents
+from tenant_client.doctor.records.journal import Failure, Journal, Unit
+from tenant_client.doctor.records.starts import Started, Starts
 from tenant_client.program.cli import app
 from tenant_client.program.pages.app import ROWS_AT_ONCE
 from tenant_client.program.pages.key import Key
+from tenant_client.program.pages.names import SHORT, workload_names
 from tenant_client.program.pages.outbox import WORD_BYTES, WORDS_AT_ONCE, Message, message, words
 from tenant_client.program.pages.serving import NotOnThisMachine, PageNotServed, listening
 from tenant_client.program.pages.views import House, house, opened, pairs
@@ -60,6 +63,9 @@ HINT = Hint(
     action=Action.CONFIRM,
     times=1,
 )
+
+
+UNITS = (("a", "1" * 32), ("b", "2" * 32), ("c", "3" * 32))
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +138,7 @@ def test_leases_of_one_workload_on_one_context_are_one_row(seen: House) -> None:
     assert sum(row.leases for row in rows) == len(seen.leases) > 2 * len(rows)
     assert len({(row.workload, row.context) for row in rows}) == len(rows)
     assert rows[0].newest.verdict == "mismatch"
-    counts = [row.leases for row in pairs(seen.leases, order="leases")]
+    counts = [row.leases for row in pairs(seen.leases, order="jobs")]
     assert counts == sorted(counts, reverse=True)
     worse = pairs(seen.leases, "mismatch")
     assert sum(row.leases for row in worse) == dict(seen.verdicts)["mismatch"] < len(seen.leases)
@@ -146,7 +152,48 @@ def test_attempts_failures_and_budget_are_those_of_the_owner(home: Path, seen: H
     assert attempt.cause.reason == "nvlink_error"
     assert seen.budget is not None
     assert len(seen.budget.lines) == WEEKS + 1
-    assert sum(count for _, count in seen.failures) > 0
+    assert sum(count for _, count in seen.failures) == 0  # all were counted by a round
+
+
+def test_the_next_round_counts_what_no_round_has_counted(home: Path, tmp_path: Path, seen: House) -> None:
+    copy = shutil.copytree(home, tmp_path / "home")
+    with closing(opened(copy)) as tenant:
+        counted = tenant.ledger.windows()[-1][1]
+        before, after = Failure(seen.leases[0].lease, counted - 1.0, 1.0, "xid_79"), counted + 1.0
+        tenant.journal.add([], [before, replace(before, at_h=after)])
+    assert house(copy, NOW_H).failures == (("xid_79", 1),)
+
+
+def test_jobs_and_workloads_have_names_and_the_owners_come_first(home: Path, tmp_path: Path, seen: House) -> None:
+    copy, lease = shutil.copytree(home, tmp_path / "home"), seen.leases[0].lease
+    with closing(open_database(copy / "tenant.db")) as connection:
+        (labels,) = (unit.labels for unit in Journal(connection).units() if unit.unit == lease)
+        token = labels["subarchetype"]
+        Attempts(connection).name(lease, "torchrun --nproc-per-node=8 /srv/train.py --lr 1")
+        Starts(connection).keep(
+            lease, 1, Started(command=("torchrun", "--nproc-per-node=8", "/srv/train.py", "--lr", "1"))
+        )
+    named = house(copy, NOW_H)
+    assert named.jobs[lease] == "train.py"
+    of_token = {one.workload for one in named.leases if one.lease in _leases_of(copy, token)}
+    assert of_token == {"train.py"}
+    assert token[:SHORT] not in {one.workload for one in named.leases}
+    for key in ("train.py", token[:8]):
+        (copy / "tenant.toml").write_text(f'[names]\nworkloads = {{ "{key}" = "Llama 7B" }}\n')
+        assert {one.workload for one in house(copy, NOW_H).leases if one.lease in _leases_of(copy, token)} == {
+            "Llama 7B"
+        }
+
+
+def _leases_of(home: Path, token: str) -> set[str]:
+    with closing(open_database(home / "tenant.db")) as connection:
+        return {unit.unit for unit in Journal(connection).units() if unit.labels.get("subarchetype") == token}
+
+
+def test_two_workloads_of_one_script_are_told_apart() -> None:
+    units = [Unit(name, float(n), {"subarchetype": token}) for n, (name, token) in enumerate(UNITS)]
+    names = workload_names(units, {"a": "train.py", "b": "train.py", "c": "eval.py"}, {})
+    assert names == {"1" * 32: "train.py 111111", "2" * 32: "train.py 222222", "3" * 32: "eval.py"}
 
 
 def test_a_hint_stands_until_it_is_cleared_or_old(home: Path, tmp_path: Path, seen: House) -> None:
@@ -180,7 +227,7 @@ def test_long_tables_go_on_and_show_every_row_once(home: Path, seen: House) -> N
             found: list[str] = []
             for first in range(0, len(leases), ROWS_AT_ONCE):
                 text = client.get(path, params={"first": first}).text
-                found += re.findall(r'<th scope="row" class="code">([0-9a-f]{12})</th>', text)
+                found += re.findall(r'<span class="code(?: quiet)?">([0-9a-f]{12})</span></th>', text)
                 assert (f"?first={first + ROWS_AT_ONCE}" in text) == (first + ROWS_AT_ONCE < len(leases))
             assert [one for one in found if one != "0" * 12] == [lease[:12] for lease in leases]
 
@@ -362,7 +409,7 @@ def test_the_verb_prints_an_address_and_serves_until_it_is_told_to_end(home: Pat
         assert "valid once" in running.stderr.readline()
         address = running.stderr.readline().strip()
         with httpx.Client(trust_env=False, timeout=PATIENCE_S, follow_redirects=True) as client:
-            assert "leases" in client.get(address).text
+            assert "Last failures" in client.get(address).text
             assert client.get(address).status_code == 403
         running.terminate()
         assert running.wait(PATIENCE_S) == 0
@@ -404,6 +451,44 @@ def test_every_page_is_whole_for_everybody(
             assert browsers.overflow(page) <= 0, path
             assert browsers.barriers(page) == [], path
         assert (watched.errors, watched.elsewhere) == ([], [])
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_first_screen_says_what_failed_why_and_what_to_do(
+    browser: "Browser", home: Path, width: int, height: int
+) -> None:
+    with looked_at(browser, home, width) as (watched, base):
+        page = watched.page
+        page.set_viewport_size({"width": width, "height": height})
+        failures = page.locator("table.ended").first
+        assert "rank 3 lost its NVLink" in failures.inner_text()
+        advice = failures.locator(".do").first
+        assert "other nodes" in advice.inner_text()
+        box = advice.bounding_box()
+        assert box is not None
+        assert box["y"] + box["height"] < height
+        assert not advice.evaluate("element => element.scrollWidth > element.clientWidth")  # nothing of it is cut
+        details = failures.locator("details").first
+        assert not details.locator("ul").is_visible()
+        details.locator("summary").click()
+        assert "train.log:812" in details.locator("ul").inner_text()
+        page.goto(base)
+        order = page.locator("h1, h2").all_inner_texts()
+        assert order[0] == "Last failures"
+        assert next(n for n, text in enumerate(order) if "fit" in text) < order.index("Privacy budget")
+
+
+def test_what_runs_comes_before_checks_and_without_a_federation_no_round_is_named(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    with closing(open_database(tmp_path / "tenant.db")) as connection:
+        attempts = Attempts(connection)
+        attempts.begin("lease-1", 3600.0 * NOW_H)
+        attempts.name("lease-1", "nightly-eval")
+    with looked_at(browser, tmp_path) as (watched, _):
+        text = watched.page.locator("main").inner_text()
+    assert text.index("Running") < text.index("nightly-eval") < text.index("without a federation")
+    assert "next round" not in text
 
 
 @pytest.mark.nightly

@@ -51,7 +51,10 @@ def test_the_verb_answers_in_a_line_or_json_and_fails_open(tmp_path: Path) -> No
     file = tmp_path / FILE
     keep(tmp_path, [NodeReport("n2", now, 2, HEARD, "memory", 4, "H100")])
     line = run("n2", "--file", file)
-    assert (line.exit_code, line.stdout) == (1, "n2: raised: build-up level 2, suspected: memory (context 4: H100)\n")
+    assert (line.exit_code, line.stdout) == (
+        1,
+        "n2: raised: wear level 2, suspected: memory (hardware group 4: H100)\n",
+    )
     assert run("n2", "--file", file, "--level", 3).exit_code == 0
     told = run("n2", "--home", tmp_path, "--json")
     assert told.exit_code == 1
@@ -93,7 +96,7 @@ def test_the_socket_answers_in_the_published_fields(tmp_path: Path) -> None:
     assert answer.startswith(b"\x10\x01\x1a")  # not success (0 is left out), exit code 1, a text
     output = json.loads(answer[answer.index(b"{") :])
     assert output["fail_count"] == 1
-    assert output["failed_checks"] == ["n2: raised: build-up level 2, suspected: memory (context 4: H100)"]
+    assert output["failed_checks"] == ["n2: raised: wear level 2, suspected: memory (hardware group 4: H100)"]
 
 
 def test_a_file_where_the_socket_should_be_is_kept(tmp_path: Path) -> None:

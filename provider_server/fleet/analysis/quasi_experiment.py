@@ -142,7 +142,7 @@ class PairVerdict:
             return ", which is no worse than expected"
         if self.judgement is PairJudgement.CONFOUNDED:
             return (
-                f", but so do its script errors ({self.control.ratio:.2g} times), so the context may not be the cause"
+                f", but so do its script errors ({self.control.ratio:.2g} times), so the hardware may not be the cause"
             )
         control = "script errors do not differ" if self.control.sees else "too few script errors to check"
         return f"; {control}, and a hidden cause would have to change the odds {self.gamma:.1f}-fold"

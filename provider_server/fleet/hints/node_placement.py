@@ -62,7 +62,8 @@ def _row(one: NodeReport, probation: OnProbation, at_h: float, usual: float) -> 
     row["times_usual"], row["failures_per_1000_node_hours"] = times, times * (usual if rate is None else rate)
     context = one.description or "no context"
     if drifted > 1.0 and drifted >= repaired:
-        row["reason"] = f"build-up level {one.level}, suspected: {one.suspicion} ({context})"
+        suspected = f", suspected: {one.suspicion}" if one.suspicion else ""
+        row["reason"] = f"wear level {one.level}{suspected} ({context})"
     elif back_h is not None and repaired > 1.0:
         row["reason"] = f"repaired {(at_h - back_h) / 24.0:.0f} days ago ({context})"
     else:

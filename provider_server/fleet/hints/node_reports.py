@@ -7,7 +7,7 @@ Only the provider's own telemetry goes in: no release, lease, tenant or token. S
 
 >>> report = NodeReport("n1", 480_000, level=2, is_heard=True, suspicion="memory", context=4, description="H100")
 >>> report.standing(least_level=1), report.line(least_level=1)
-(<NodeStanding.RAISED: 'raised'>, 'n1: raised: build-up level 2, suspected: memory (context 4: H100)')
+(<NodeStanding.RAISED: 'raised'>, 'n1: raised: wear level 2, suspected: memory (hardware group 4: H100)')
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,9 +66,9 @@ class NodeReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def line(self, least_level: int) -> str:
         """For a log."""
-        place = "no context" if self.context is None else f"context {self.context}: {self.description}"
-        suspected = f", suspected: {self.suspicion}" if self.level else ""
-        heard = f"build-up level {self.level}{suspected}" if self.is_heard else "no telemetry in the newest hour"
+        place = "no hardware group" if self.context is None else f"hardware group {self.context}: {self.description}"
+        suspected = f", suspected: {self.suspicion}" if self.suspicion else ""
+        heard = f"wear level {self.level}{suspected}" if self.is_heard else "no telemetry in the newest hour"
         return f"{self.node}: {self.standing(least_level)}: {heard} ({place})"
 
 
@@ -103,9 +103,35 @@ def load(file: Path) -> list[NodeReport]:
     return json_files.load(file, list[NodeReport], [], hint="delete it; it is written after the next hour")
 
 
-def known(file: Path) -> list[NodeReport]:
-    """The newest reports; NoNodes where there are none yet."""
-    found = load(file)
+def newest(home: Path) -> list[NodeReport]:
+    """The newest reports; before the first, every node of the contexts, with the level that was found with them."""
+    found = load(home / FILE)
+    if found:
+        return found
+    from provider_server.fleet.learning import hardware
+
+    kept = hardware.load(home)
+    if kept is None:
+        return []
+    return [
+        NodeReport(
+            node,
+            kept.until_hour,
+            kept.levels.get(node, 0),
+            is_heard=True,
+            suspicion="",
+            context=one.number,
+            description=one.description,
+            failures_per_1000_node_hours=one.failures_per_1000_node_hours,
+        )
+        for one in kept.contexts.contexts
+        for node in one.nodes
+    ]
+
+
+def known(home: Path, file: Path | None = None) -> list[NodeReport]:
+    """Those of a file, or else the newest of a home; NoNodes where there are none yet."""
+    found = load(file) if file else newest(home)
     if not found:
-        raise NoNodes(f"no node is known in {file}")
+        raise NoNodes(f"no node is known in {file or home}")
     return found

@@ -100,9 +100,9 @@ class PairFinding:
 
 
 _SAID = {
-    PairJudgement.WORSE: "a mismatch with this context",
-    PairJudgement.CONFOUNDED: "the context may not be the cause",
-    PairJudgement.SUSPECTED: "a possible mismatch: use another context if that costs little",
+    PairJudgement.WORSE: "a mismatch with this hardware group",
+    PairJudgement.CONFOUNDED: "the hardware may not be the cause",
+    PairJudgement.SUSPECTED: "a possible mismatch: use another hardware group if that costs little",
     PairJudgement.NOT_WORSE: "no worse than expected",
     PairJudgement.TOO_LITTLE: "too little evidence to call this normal",
 }

@@ -1,10 +1,10 @@
 """The page as an app: a few addresses, each as HTML for people and as JSON under /api/ with the same fields.
 
-    GET  /            rounds, who is late, what units paid, what changed
-    GET  /fleet       nodes by context and hazard
-    GET  /mismatches  workloads by contexts
+    GET  /            what to act on, rounds, what changed, what jobs paid
+    GET  /fleet       nodes by hardware group and hazard, to be filtered
+    GET  /mismatches  workloads by hardware groups
     GET  /hazards     hazards by age
-    GET  /fabric      parts of the fabric that votes suspect, slow contexts; /plans: tests, placement, spares
+    GET  /fabric      parts of the fabric that votes suspect, slow groups; /plans: tests, placement, spares
     GET  /findings    all findings, to be filtered; /findings/KEY one of them
     GET  /login, POST /login, POST /logout
 
@@ -27,6 +27,7 @@ from crypto.errors import PharoahError
 from federation.base.visible import json_text
 from federation.base.web.guard import STYLE, Asgi, guarded
 from provider_server.program.pages.findings import ORDERS, FindingRow, filtered
+from provider_server.program.pages.fleet import shown
 from provider_server.program.pages.html import renderer
 from provider_server.program.pages.login import Door, TooManyAttempts, WrongPassword
 from provider_server.program.pages.views import View
@@ -41,7 +42,7 @@ HEADERS = (
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 )
 ONLY_TLS = (b"strict-transport-security", b"max-age=31536000")
-PAGES = {"/": "overview", "/fleet": "fleet", "/mismatches": "mismatches", "/hazards": "hazards"}
+PAGES = {"/": "overview", "/mismatches": "mismatches", "/hazards": "hazards"}
 PAGES |= {"/fabric": "fabric", "/plans": "plans"}
 _page = renderer()
 
@@ -57,6 +58,7 @@ def page_app(look: Callable[[], View], door: Door, *, over_tls: bool) -> Asgi:
     app.post("/logout")(entrance.log_out)
     for path in PAGES:
         app.get(path)(pages.page)
+    app.get("/fleet")(pages.fleet)
     app.get("/findings")(pages.findings)
     app.get("/findings/{key}")(pages.finding)
     app.get("/api/findings/{key}")(pages.api_finding)
@@ -149,13 +151,19 @@ class Pages:
         """One of `PAGES`."""
         return self._shown(request, PAGES[request.url.path], view=self._look())
 
+    def fleet(self, request: Request, text: str = "", raised: str = "") -> Response:
+        """The nodes that are asked for."""
+        view = self._look()
+        groups = shown(view.fleet, text, raised=bool(raised))
+        return self._shown(request, "fleet", view=view, groups=groups, text=text, raised=raised)
+
     def findings(self, request: Request, judgement: str = "", text: str = "", order: str = "probability") -> Response:
         """The findings that are asked for."""
         view = self._look()
         known = sorted({one.judgement for one in view.findings})
         asked = {"judgement": judgement, "text": text, "judgements": known, "order": order, "orders": tuple(ORDERS)}
-        shown = filtered(view.findings, judgement, text, order)
-        return self._shown(request, "findings", view=view, shown=shown, **asked)
+        rows = filtered(view.findings, judgement, text, order)
+        return self._shown(request, "findings", view=view, shown=rows, **asked)
 
     def finding(self, request: Request, key: str) -> Response:
         """One finding."""

@@ -14,6 +14,7 @@ from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.program.pages.snapshot import SHORT, Snapshot, natural
 
 MOST_WORKLOADS, MOST_CONTEXTS = 60, 40
+SIGNS: Mapping[str, str] = MappingProxyType({"worse": "▲", "confounded": "◆", "suspected": "△"})  # beside the colours
 ACCUSED = (PairJudgement.WORSE, PairJudgement.CONFOUNDED)
 
 
@@ -56,10 +57,8 @@ class FindingRow:
 
     @property
     def tone(self) -> str:
-        """The CSS class of its cell."""
-        if self.judgement == PairJudgement.WORSE:
-            return "worse"
-        return "doubt" if self.judgement in (PairJudgement.CONFOUNDED, PairJudgement.SUSPECTED) else "plain"
+        """The CSS class of its cell; empty for what nobody need look at."""
+        return self.judgement if self.judgement in SIGNS else ""
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ ORDERS: Mapping[str, Callable[[FindingRow], object]] = MappingProxyType(
         "probability": lambda one: -one.probability_worse,
         "times as often": lambda one: -one.risk_ratio,
         "workload": lambda one: one.workload,
-        "context": lambda one: natural(one.context_name),
+        "hardware group": lambda one: natural(one.context_name),
     }
 )
 

@@ -60,7 +60,7 @@ def _curve(seen: Snapshot, token: str, entries: Sequence[HazardEntry], labels: S
     ordered = sorted(entries, key=lambda entry: int(entry.band) if entry.band.isdigit() else 0)
     return Curve(
         seen.name(token),
-        seen.context_name(place) if place else seen.name(token),
+        seen.group_name(place.context) if place else seen.name(token),
         place.context if place else None,
         place.level if place else None,
         tuple(Band(_label(one.band, labels), one.rate, one.rate_low, one.rate_high, is_known(one)) for one in ordered),

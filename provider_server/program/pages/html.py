@@ -6,7 +6,7 @@ from math import log2
 from federation.base.clock import date, dated
 from federation.base.web.html import NOTHING, renderer as web_renderer
 from provider_server.program.pages.fabric import STANDINGS
-from provider_server.program.pages.findings import days
+from provider_server.program.pages.findings import SIGNS, days
 from provider_server.program.pages.fleet import HAZARDS
 from provider_server.program.pages.hazards import KNOWN_WITHIN, UNKNOWN
 from provider_server.program.pages.snapshot import SHORT
@@ -28,6 +28,7 @@ def renderer() -> Callable[..., str]:
         "pages": PAGES,
         "steps": HAZARDS,
         "standings": STANDINGS,
+        "signs": SIGNS,
         "unknown": UNKNOWN,
         "known_within": f"{KNOWN_WITHIN:g}",
     }

@@ -6,10 +6,9 @@ contexts, and never `signing.key`.
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from crypto.ids import TenantId, VerifyKey
@@ -20,8 +19,9 @@ from federation.protocol.bundle import Bundle
 from federation.protocol.directory import Chain, Directory, DirectoryEntry
 from federation.protocol.plan import Plan
 from federation.protocol.subjects import Subject
-from provider_server.fleet.analysis.contexts import Context
 from provider_server.fleet.analysis.drift import Alarm
+from provider_server.fleet.hints import node_reports
+from provider_server.fleet.hints.node_reports import NodeReport
 from provider_server.fleet.learning import hardware, on_probation
 from provider_server.fleet.learning.hardware import Kept, label_of, levels_of
 from provider_server.fleet.learning.operators_set import as_operators_see, opened
@@ -30,7 +30,9 @@ from provider_server.fleet.learning.votes import SuspectedPart, suspected
 from provider_server.fleet.leases import Lease, context_tokens
 from provider_server.fleet.parts import FabricParts
 from provider_server.fleet.release import Release
+from provider_server.rounds.context_names import names_by_label, names_by_token
 from provider_server.rounds.grouping import TenantScores
+from provider_server.rounds.home import settings_of
 from provider_server.rounds.store.round_store import Answer, KeptRound, RoundState
 from provider_server.rounds.store.store import Store, reporting
 
@@ -97,7 +99,9 @@ def newest_with(subject: Subject, releases: Sequence[Release]) -> Release | None
 class Snapshot:
     """Everything that the pages show comes from here. Rounds, releases and bundles are oldest first.
 
-    `operators` are findings that tenants do not see, by the number of the bundle that they stand beside.
+    `operators` are findings that tenants do not see, by the number of the bundle that they stand beside. `names` are
+    what the provider calls hardware groups, by token, and `groups` those of telemetry by number; `reports` is the
+    newest hour of telemetry, node by node.
     """
 
     directory: Directory
@@ -110,6 +114,9 @@ class Snapshot:
     places: Mapping[str, ContextPlace]
     votes: Votes | None = None
     operators: Mapping[int, Bundle] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    groups: Mapping[int, str] = field(default_factory=dict)
+    reports: tuple[NodeReport, ...] = ()
 
     @cached_property
     def learnt(self) -> tuple[Bundle, ...]:
@@ -117,32 +124,21 @@ class Snapshot:
         return tuple(as_operators_see(self.bundles, self.operators))
 
     def name(self, token: str) -> str:
-        """A context for a person: what tells it from others, or the beginning of its token."""
-        place = self.places.get(token)
-        if place is None:
-            return f"context {token[:SHORT]}…"
-        return self.context_name(place) + ("" if place.level is None else f", level {place.level}")
+        """A hardware group for a person: what the provider calls it, or the beginning of its token."""
+        return self.names.get(token) or f"hardware group {token[:SHORT]}…"
 
-    def context_name(self, place: ContextPlace) -> str:
-        """The context of a place, without the level."""
-        return self._context_names.get(place.context, f"context {place.context}")
-
-    @cached_property
-    def _context_names(self) -> Mapping[int, str]:
-        return context_names(self.kept.contexts.contexts) if self.kept else {}
+    def group_name(self, number: int) -> str:
+        """What the provider calls a group of telemetry's."""
+        return self.groups.get(number, f"hardware group {number}")
 
     def told(self, alarm: Alarm) -> str:
         """An alarm for a person: the thing by its name, or by the beginning of its token."""
+        return f"{self.thing(alarm)}{alarm.text.removeprefix(alarm.what)}"
+
+    def thing(self, alarm: Alarm) -> str:
+        """What an alarm is about."""
         kind, _, token = alarm.what.partition(" ")
-        named = self.name(token) if token in self.places else f"{kind} {token[:SHORT]}".strip()
-        return f"{named}{alarm.text.removeprefix(alarm.what)}"
-
-
-def context_names(contexts: Sequence[Context]) -> dict[int, str]:
-    """What tells each context from the others, by number; with the number where two are told in the same words."""
-    looks = {one.number: one.description.rpartition(":")[0] or one.description for one in contexts}
-    often = Counter(looks.values())
-    return {number: look if often[look] == 1 else f"{look} (context {number})" for number, look in looks.items()}
+        return self.names.get(token) or f"{kind} {token[:SHORT]}".strip()
 
 
 def natural(text: str) -> list[tuple[int, str]]:
@@ -159,6 +155,7 @@ class Reader:
 
     def __init__(self, home: Path, store: Store, parts: FabricParts | None = None) -> None:
         self._home = home
+        self._settings = settings_of(home)
         self._parts = parts
         self._store = store
         self._context_secret = read_key(home / "context.key")
@@ -178,6 +175,7 @@ class Reader:
         kept = hardware.load(self._home)
         if kept is not None:
             kept = on_probation.load(self._home).hold(kept, now_hour())
+        called = names_by_label(self._store, self._settings, kept)
         return Snapshot(
             directory=chain.directory,
             rounds=rounds,
@@ -189,6 +187,9 @@ class Reader:
             places=places(self._context_secret, learnt.epochs, kept),
             votes=learnt.votes,
             operators=learnt.operators,
+            names=_names(self._context_secret, learnt.epochs, called, kept),
+            groups={one.number: called[label_of(one.number)] for one in kept.contexts.contexts} if kept else {},
+            reports=tuple(node_reports.newest(self._home)),
         )
 
     def _as_learnt(self, rounds: Sequence[KeptRound]) -> "_Learnt":
@@ -248,6 +249,13 @@ def places(secret: bytes, epochs: Iterable[int], kept: Kept | None) -> dict[str,
                 tokens = context_tokens(secret, epoch, label_of(context.number), level)
                 found[tokens["context"]] = ContextPlace(context.number, None)
                 found[tokens["context_level"]] = ContextPlace(context.number, level)
+    return found
+
+
+def _names(secret: bytes, epochs: Iterable[int], called: Mapping[str, str], kept: Kept | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for epoch in epochs:
+        found |= names_by_token(partial(context_tokens, secret, epoch), called, levels_of(kept))
     return found
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from federation.protocol.bundle import Bundle, PairJudgement, RuleEntry
 from federation.protocol.privacy_cost import plan_loss, spent_by_window
+from provider_server.program.pages.actions import Action, RoundNow, of_nodes, of_releases, of_rounds
 from provider_server.program.pages.fabric import FabricView, SpeedView, fabric, speed
 from provider_server.program.pages.findings import Event, FindingRow, Matrix, events, findings, matrix
 from provider_server.program.pages.fleet import ContextView, fleet
@@ -17,21 +18,6 @@ from provider_server.program.pages.snapshot import SeenRound, Snapshot
 from provider_server.rounds.planning import PlanSettings, window_at
 from provider_server.rounds.readiness import Known, Lack, lacking
 from provider_server.rounds.store.round_store import ENDED, RoundState
-
-
-@dataclass(frozen=True)
-class RoundNow:
-    """The open round, and the parties it waits for: tenants while it collects, then trustees."""
-
-    round_id: str
-    state: str
-    start_hour: int
-    end_hour: int
-    answered: int
-    tenants: int
-    cohort_minimum: int
-    late_tenants: tuple[str, ...]
-    late_trustees: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -80,9 +66,11 @@ class BundleView:
 class Overview:
     """The first page. `overdue_hours`: hours that a release is overdue, 0 if none is; `lacking`: by the next round.
 
-    `unpublished`: no bundle includes the newest release: it was held back, or is not made yet.
+    `unpublished`: no bundle includes the newest release: it was held back, or is not made yet. `actions` are what
+    somebody should act on now.
     """
 
+    actions: tuple[Action, ...]
     now: RoundNow | None
     overdue_hours: int
     pilot: bool
@@ -118,17 +106,26 @@ def view(
     seen: Snapshot, known: Known, settle_hours: int, *, pilot: bool = False, plans: PlansView | None = None
 ) -> View:
     """All pages at the hour of `known`; a release is overdue once a window has ended and settled without one."""
-    rows = findings(seen)
+    rows, groups = findings(seen), fleet(seen)
+    parts, slow = fabric(seen.votes), speed(seen.releases, seen.name)
+    now, lacks = _now(seen, known), lacking(known)
+    overdue_hours = _overdue(seen, known.now_hour, settle_hours, known.settings)
+    suspects, unpublished = known.called(seen.suspects), _unpublished(seen)
     overview = Overview(
-        _now(seen, known),
-        _overdue(seen, known.now_hour, settle_hours, known.settings),
+        (
+            *of_rounds(now, overdue_hours, lacks),
+            *of_releases(seen, suspects, rows, unpublished=unpublished),
+            *of_nodes(groups, parts, slow, plans),
+        ),
+        now,
+        overdue_hours,
         pilot,
-        lacking(known),
+        lacks,
         int(known.due_hour),
         len(seen.directory.members),
         len(seen.directory.trustees),
-        known.called(seen.suspects),
-        _unpublished(seen),
+        suspects,
+        unpublished,
         tuple(map(seen.told, seen.alarms)),
         _rounds(seen)[::-1],
         _spent(seen),
@@ -136,8 +133,7 @@ def view(
         events(seen),
     )
     rules = seen.learnt[-1].rules if seen.learnt else ()
-    learnt = fleet(seen), rows, matrix(rows), hazard_curves(seen), rules
-    return View(overview, *learnt, fabric(seen.votes), speed(seen.releases, seen.name), plans)
+    return View(overview, groups, rows, matrix(rows), hazard_curves(seen), rules, parts, slow, plans)
 
 
 # ---- rounds ----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from federation.base.clock import dated
 from federation.base.visible import counted_as
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import PER_NODE_HOURS
+from provider_server.fleet.analysis.drift import Alarm
 from provider_server.fleet.analysis.rules import Rule
 from provider_server.fleet.analysis.versions import Group
 from provider_server.fleet.learning.findings import Findings
@@ -25,7 +26,10 @@ DIGITS = 12
 
 
 class PairRow(TypedDict):
-    """The verdict of a workload on a context, by tokens; `context_name` is null where no name is known."""
+    """The verdict of a workload on a context, by tokens; `context_name` is null where no name is known.
+
+    `alternative_names` are names of `alternatives`, or their first digits.
+    """
 
     workload: str
     context: str
@@ -38,6 +42,7 @@ class PairRow(TypedDict):
     expected_failures: float
     reason: str
     alternatives: list[str]
+    alternative_names: list[str]
 
 
 class VersionsRow(TypedDict):
@@ -132,10 +137,16 @@ def learnt_row(
         "versions": version_rows(findings),
         "rules": rule_rows(findings.rules or ()),
         "newcomers": newcomer_rows(newcomers),
-        "alarms": [dated(alarm.text) for alarm in seen.alarms],
+        "alarms": [dated(_told(alarm, names)) for alarm in seen.alarms],
         "calibration_slope": seen.calibration.slope if seen.calibration else None,
         "calibration_ratio": seen.calibration.ratio_total if seen.calibration else None,
     }
+
+
+def _told(alarm: Alarm, names: Mapping[str, str]) -> str:
+    """An alarm for a person: hardware by its name."""
+    _, _, token = alarm.what.partition(" ")
+    return names[token] + alarm.text.removeprefix(alarm.what) if token in names else alarm.text
 
 
 def pair_row(pair: PairFinding, names: Mapping[str, str]) -> PairRow:
@@ -152,6 +163,7 @@ def pair_row(pair: PairFinding, names: Mapping[str, str]) -> PairRow:
         "expected_failures": pair.expected_failures,
         "reason": pair.reason,
         "alternatives": list(pair.alternatives),
+        "alternative_names": [names.get(token) or token[:DIGITS] for token in pair.alternatives],
     }
 
 
@@ -161,8 +173,8 @@ def learnt_lines(row: LearntRow) -> list[str]:
     readers = "for operators, not for tenants" if row["readers"] == "operators" else "as bundles tell tenants"
     lines = [f"{counted_as(row['releases'], 'release')}: {judged}; {readers}"]
     for one in row["accused"]:
-        context = one["context_name"] or f"context {one['context'][:12]}"
-        better = f"; fails less on {one['alternatives'][0][:12]}" if one["alternatives"] else ""
+        context = one["context_name"] or f"hardware group {one['context'][:DIGITS]}"
+        better = f"; fails less on {one['alternative_names'][0]}" if one["alternatives"] else ""
         lines.append(f"  workload {one['workload'][:12]} on {context}: {one['reason']}{better}")
     lines += [f"  {line}" for line in version_lines(row["versions"])]
     lines += [f"  {line}" for line in (*rule_lines(row["rules"]), *newcomer_lines(row["newcomers"]))]
@@ -209,7 +221,7 @@ def explanation_lines(row: ExplanationRow) -> list[str]:
         f" Γ = {row['gamma']:.1f}; the negative control {control}",
     ]
     if row["alternatives"]:
-        lines.append(f"  it fails less on {', '.join(row['alternatives'])}")
+        lines.append(f"  it fails less on {', '.join(row['alternative_names'])}")
     if row["version"]:
         lines.append(f"  {version_line(row['version'])}")
     return lines

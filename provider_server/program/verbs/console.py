@@ -25,7 +25,6 @@ Home = Annotated[
         envvar="PHAROAH_PROVIDER_HOME",
     ),
 ]
-AsRows = Annotated[bool, typer.Option("--json", help="Print a JSON array with an object for each row.")]
 Row = TypeVar("Row", bound=Mapping[str, object])
 Database = Annotated[
     str | None,

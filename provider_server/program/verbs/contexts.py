@@ -5,10 +5,11 @@ from typing import Annotated, TypedDict
 import typer
 
 from federation.base.clock import date, now_hour
+from federation.base.console import AsJson
 from federation.base.screen import say
 from provider_server.fleet.learning import hardware, on_probation
 from provider_server.fleet.learning.hardware import Observed
-from provider_server.program.verbs.console import AsRows, Home, nothing_yet, print_rows, required
+from provider_server.program.verbs.console import Home, nothing_yet, print_rows, required
 from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, open_feed, say_quality
 
 
@@ -35,7 +36,7 @@ def contexts(
     ] = None,
     *,
     in_order: Sorted = False,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Group nodes into contexts by the features that predict failures, and find build-up levels, from telemetry."""
     place = required(home)
@@ -99,7 +100,7 @@ def repaired(
     node: Annotated[list[str], typer.Argument(help="Names of the nodes, as in telemetry.")],
     home: Home = None,
     *,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Record that hardware of nodes was replaced: their build-up begins anew, and they are on probation for a while."""
     place = required(home)

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from federation.base.console import InputFile
-from provider_server.program.verbs.console import AsRows, Home, required
+from federation.base.console import AsJson, InputFile
+from provider_server.program.verbs.console import Home, required
 from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, open_feed
 
 
@@ -40,7 +40,7 @@ def hazard(
             "--keep", help="With --events: hold nodes to what these outages say of them and of repairs from now on."
         ),
     ] = False,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show how often nodes fail at each build-up level and in each context, from the provider's own telemetry."""
     # Each of the two loads much that the other has no use for, as scikit-learn.

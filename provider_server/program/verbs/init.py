@@ -9,12 +9,12 @@ import typer
 
 from crypto.codec import decode
 from crypto.signing import SigningKey
-from federation.base.console import InputFile
+from federation.base.console import AsJson, InputFile
 from federation.base.key_files import read, read_key
 from federation.base.screen import say
 from federation.protocol.ceremony import Committee
 from federation.transport.certificates import ends, hosts_of
-from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required, say_error
+from provider_server.program.verbs.console import Database, Home, print_rows, required, say_error
 from provider_server.rounds import home as homes, pilot
 
 
@@ -41,7 +41,7 @@ def init(
     with_pilot: Annotated[
         bool, typer.Option("--pilot", help="Begin with a pilot: rounds of 3 tenants or more, every week.")
     ] = False,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a home with fresh keys, and found a federation.
 
@@ -91,7 +91,7 @@ def renew_certificate(
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=3652, help="Days until the certificate expires.")] = 366,
     *,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a new TLS key and certificate for this home.
 

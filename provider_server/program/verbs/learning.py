@@ -12,7 +12,7 @@ import typer
 from crypto.signing import reopened
 from federation.base.catalogue_file import read_catalogue
 from federation.base.clock import now_hour
-from federation.base.console import InputFile
+from federation.base.console import AsJson, InputFile
 from federation.base.visible import counted_as
 from federation.protocol.bundle import Bundle
 from federation.protocol.round_messages import finest_row
@@ -30,7 +30,8 @@ from provider_server.program.reporting.findings_text import (
     learnt_lines,
     learnt_row,
 )
-from provider_server.program.verbs.console import AsRows, Database, Home, nothing_yet, print_rows, required
+from provider_server.program.verbs.console import Database, Home, nothing_yet, print_rows, required
+from provider_server.program.verbs.opening import group_names
 from provider_server.rounds import home as homes
 from provider_server.rounds.provider import Provider
 from provider_server.rounds.publisher import Publisher
@@ -52,7 +53,7 @@ def learn(
     benchmarks: Benchmarks = None,
     *,
     as_tenants: AsTenants = False,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Analyse all releases, and show how well earlier bundles predicted. Publishes nothing.
 
@@ -62,7 +63,7 @@ def learn(
         learnt = _learnt(publisher, releases, as_tenants=as_tenants)
         findings, newcomers = _benchmarked(required(home), provider, learnt, releases, benchmarks)
         review, outlook = publisher.review(releases), publisher.outlook(releases)
-        names = _names(required(home), provider, releases[-1])
+        names = _names(home, provider, releases[-1])
     row: LearntRow = {
         "readers": "tenants" if as_tenants else "operators",
         "releases": len(releases),
@@ -103,46 +104,45 @@ def _learning(home: Path | None, database: str | None) -> Iterator[tuple[Provide
         yield provider, publisher, releases
 
 
-def _names(home: Path, provider: Provider, newest: Release) -> dict[str, str]:
-    """Names for tokens of the newest epoch: the provider knows those of its own contexts and levels."""
-    known = hardware.load(home)
-    names: dict[str, str] = {}
-    for context in known.contexts.contexts if known else ():
-        label = hardware.label_of(context.number)
-        for level in range(4):
-            tokens = provider.context_labels(newest.plan.start_hour, label, level)
-            names |= {tokens["context"]: label, tokens["context_level"]: f"{label}, level {level}"}
-    return names
+def _names(home: Path | None, provider: Provider, newest: Release) -> dict[str, str]:
+    """What the provider calls its hardware groups, by their tokens in the newest epoch."""
+    place = required(home)
+    return group_names(place, provider, homes.settings_of(place), newest.plan.start_hour)
 
 
 def explain(
     workload: Annotated[str, typer.Argument(help="Token of a workload row, or its first digits.")] = "",
-    context: Annotated[str, typer.Argument(help="Token of a context, or its first digits.")] = "",
+    context: Annotated[str, typer.Argument(help="Name or token of a hardware group, or how either begins.")] = "",
     home: Home = None,
     database: Database = None,
     lease: Annotated[str | None, typer.Option(help="A lease, instead of workload and context.")] = None,
     *,
     as_tenants: AsTenants = False,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show the evidence for or against a mismatch of a workload on a context: interval, reason, alternatives.
+    """Show the evidence for or against a mismatch of a workload on a hardware group: interval, reason, alternatives.
 
     It is for operators: failures that the provider saw itself are in it, which no bundle tells tenants.
     """
     with _learning(home, database) as (provider, publisher, releases):
         findings = _learnt(publisher, releases, as_tenants=as_tenants)
-        names = _names(required(home), provider, releases[-1])
+        names = _names(home, provider, releases[-1])
         if lease:
             since_h, until_h = releases[0].plan.first_hour, max(now_hour(), releases[-1].plan.end_hour)
             workload, context = _pair_of(_the_one(provider.store.leases(since_h, until_h), lease), findings)
         pairs = [pair for pair in findings.pairs if pair.workload.startswith(workload)]
-        matches = [pair for pair in pairs if pair.context.startswith(context)]
+        named = [pair for pair in pairs if context and names.get(pair.context) == context]
+        matches = named or [pair for pair in pairs if _begins(pair.context, names.get(pair.context, ""), context)]
         if len(matches) != 1:
             raise nothing_yet(
                 f"{counted_as(len(matches), 'pair')} found for these tokens, not one:"
                 " list them with `pharoah-provider findings learn --json`"
             )
     print_rows([explanation_row(matches[0], findings, names)], explanation_lines, as_json=as_json)
+
+
+def _begins(token: str, name: str, text: str) -> bool:
+    return token.startswith(text) or name.lower().startswith(text.lower())
 
 
 def _pair_of(lease: Lease, findings: Findings) -> tuple[str, str]:
@@ -174,7 +174,7 @@ def publish(
     accept: Annotated[
         bool, typer.Option("--accept", help="Publish even if it predicts the newest week worse.")
     ] = False,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Learn from all releases and publish the next bundle, unless it predicts the held-out newest week worse."""
     with _learning(home, database) as (provider, publisher, releases):
@@ -212,7 +212,7 @@ def catalogue(
     home: Home = None,
     database: Database = None,
     *,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Publish a catalogue of benchmark jobs, in place of the one before; findings stay as they are.
 

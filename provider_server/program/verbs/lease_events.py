@@ -8,7 +8,8 @@ from typing import Annotated, TypedDict
 
 import typer
 
-from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required, say_error
+from federation.base.console import AsJson
+from provider_server.program.verbs.console import Database, Home, print_rows, required, say_error
 from provider_server.rounds import home as homes
 from provider_server.rounds.intake.lines import RefusedLine, take_each, total
 from provider_server.rounds.intake.recorder import LeaseRecorder, Recorded
@@ -34,7 +35,7 @@ def events(
     home: Home = None,
     database: Database = None,
     *,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Record leases as they begin, change and end, from lines of JSON that may go on for ever.
 

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from crypto.errors import PharoahError
 from crypto.ids import LeaseId, TenantId
 from federation.base.clock import SECONDS_PER_HOUR
-from federation.base.console import InputFile
+from federation.base.console import AsJson, InputFile
 from federation.base.foreign import LATEST_S, MALFORMED
 from federation.base.key_files import HomeError, read, read_key, write_secret
 from federation.base.screen import say
@@ -21,7 +21,7 @@ from provider_server.fleet.learning import hardware, on_probation
 from provider_server.fleet.learning.hardware import Kept
 from provider_server.fleet.learning.on_probation import OnProbation
 from provider_server.fleet.leases import Lease
-from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required
+from provider_server.program.verbs.console import Database, Home, print_rows, required
 from provider_server.rounds import home as homes
 from provider_server.rounds.intake.lease_events import MOST_LEVEL, MOST_NODES, BadLeases
 from provider_server.rounds.intake.recorder import context_of
@@ -47,15 +47,16 @@ def record(
     home: Home = None,
     database: Database = None,
     *,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Record granted leases, each with lease, tenant, start_h, end_h, and node_names or nodes, context and level."""
     place = required(home)
     book = homes.open_leases(place, database, homes.settings_of(place))
     try:
         granted = list(_leases(book, file, hardware.load(place), on_probation.load(place)))
-        placed = {one.lease: nodes for one, nodes in granted if nodes}
-        book.record_leases([one for one, _ in granted], placed)
+        placed = {one.lease: nodes for one, nodes, _ in granted if nodes}
+        book.record_leases([one for one, _, _ in granted], placed)
+        book.note_hardware({context for _, nodes, context in granted if not nodes})
     except IntegrityError as error:
         raise BadLeases(f"a lease is recorded already: {file}", hint=NOTHING) from error
     finally:
@@ -66,8 +67,8 @@ def record(
 
 def _leases(
     book: LeaseBook, file: Path, kept: Kept | None, probation: OnProbation
-) -> Iterator[tuple[Lease, tuple[str, ...]]]:
-    """The leases of a file and their nodes; a lease with node names has those of telemetry and repairs."""
+) -> Iterator[tuple[Lease, tuple[str, ...], str]]:
+    """The leases of a file, their nodes and hardware; a lease with node names has those of telemetry and repairs."""
 
     class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         lease: str
@@ -103,7 +104,7 @@ def _leases(
         seen.add(ids[0])
         labels = book.context_labels(row.start_h, context, level)
         nodes = row.nodes or len(row.node_names)
-        yield Lease(*ids, nodes, row.start_h, row.end_h, labels), row.node_names
+        yield Lease(*ids, nodes, row.start_h, row.end_h, labels), row.node_names, context
 
 
 class LeaseKeyRow(TypedDict):
@@ -118,7 +119,7 @@ def key(
     out: Annotated[Path, typer.Option(help="The file to write the key to, readable by you only.", show_default=False)],
     home: Home = None,
     *,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the key by which a tenant's jobs find their leases. Give the file to that tenant alone, secretly.
 

@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from federation.base.clock import now_hour
-from federation.base.console import InputFile
+from federation.base.console import AsJson, InputFile
 from federation.base.screen import show
 from provider_server.fleet.hints import node_placement, node_probes, node_reports
 from provider_server.fleet.hints.node_placement import PlacedNode
 from provider_server.fleet.hints.node_probes import ProbeVisit, read_tests
 from provider_server.fleet.learning import on_probation
-from provider_server.program.verbs.console import AsRows, Database, Home, Reports, print_rows, required
+from provider_server.program.verbs.console import Database, Home, Reports, print_rows, required
 from provider_server.rounds.store.store import Store
 
 
@@ -27,14 +27,14 @@ def placement(
     names: Annotated[
         bool, typer.Option("--names", help="Print only the names of nodes for short jobs, joined by commas.")
     ] = False,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Advise a scheduler: the riskiest nodes are for short jobs, the others for long ones. Nothing is changed.
 
     By build-up levels, repairs, and failure rates of contexts. See docs/nodes.md for Slurm and Kubernetes.
     """
     place = required(home)
-    reports = node_reports.known(file or place / node_reports.FILE)
+    reports = node_reports.known(place, file)
     rows = node_placement.placed(reports, on_probation.load(place), now_hour(), share)
     if names:
         show(",".join(row["node"] for row in rows if row["jobs"] == "short"))
@@ -55,17 +55,17 @@ def probes(
         typer.Option(click_type=InputFile(), help="CSV file of tests that ran: node, test, at.", show_default=False),
     ] = None,
     *,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Plan which nodes to test, by what and when, so that few node-hours find most defects. Nothing is run.
 
     Nodes that are likelier to fail, and those not tested for long, come first. Leases are left alone until they end.
     """
     place = required(home)
-    now_h, reports = now_hour(), node_reports.known(file or place / node_reports.FILE)
+    now_h, reports = now_hour(), node_reports.known(place, file)
     nodes = node_placement.placed(reports, on_probation.load(place), now_h, 0.0)
     busy_until_h = busy_until(place, database, now_h)
-    suspicions = {one.node: one.suspicion for one in reports if one.level}
+    suspicions = {one.node: one.suspicion for one in reports if one.suspicion}
     ran_h = read_tests(tested) if tested else {}
     rows = node_probes.probes(nodes, suspicions, ran_h, busy_until_h, now_h, hours, budget)
     print_rows(rows, _probe_line, as_json=as_json)

@@ -1,8 +1,10 @@
-"""The store of a home, and its newest release that counts an optional subject."""
+"""The store of a home, its newest release that counts an optional subject, and names of hardware groups."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -12,6 +14,10 @@ from provider_server.program.verbs.console import nothing_yet
 from provider_server.rounds import home as homes
 from provider_server.rounds.home import founded
 from provider_server.rounds.store.store import Store
+
+if TYPE_CHECKING:
+    from provider_server.rounds.provider import Provider
+    from provider_server.rounds.settings import ProviderSettings
 
 
 @contextmanager
@@ -43,6 +49,15 @@ def newest_counting(subject: Subject, home: Path, database: str | None, lacking:
         if not counted:
             raise nothing_yet(lacking)
         newest = counted[-1]
-        told = {*settings.names.contexts, *settings.leases.contexts.values()}
-        names = {provider.context_labels(newest.plan.start_hour, name, 0)["context"]: name for name in told}
+        names = group_names(home, provider, settings, newest.plan.start_hour)
     return newest, names
+
+
+def group_names(home: Path, provider: "Provider", settings: "ProviderSettings", hour: float) -> dict[str, str]:
+    """What the provider calls hardware groups, by their tokens at an hour, with and without a wear level."""
+    from provider_server.fleet.learning import hardware
+    from provider_server.rounds.context_names import names_by_label, names_by_token
+
+    kept = hardware.load(home)
+    names = names_by_label(provider.store, settings, kept)
+    return names_by_token(partial(provider.context_labels, hour), names, hardware.levels_of(kept))

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from federation.base.clock import dates
-from federation.base.console import InputFile
+from federation.base.console import AsJson, InputFile
 from federation.base.screen import say
 from federation.base.visible import counted_as
 from provider_server.fleet.analysis.recurrent import are_failures
 from provider_server.fleet.learning import hardware
 from provider_server.fleet.outage_files import read_starts
-from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required
+from provider_server.program.verbs.console import Database, Home, print_rows, required
 from provider_server.program.verbs.feed import (
     End,
     Files,
@@ -56,7 +56,7 @@ def own_failures(
     ] = None,
     *,
     in_order: Sorted = False,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Record hardware failures that the provider saw on leases, from telemetry or outages, for its operators.
 

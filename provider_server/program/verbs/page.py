@@ -50,12 +50,12 @@ def page(
 
 def plans(home: Path, database: str | None, now_h: float) -> PlansView | None:
     """What `nodes placement`, `probes` and `spares` say with their defaults; None while no node is known."""
-    reports = node_reports.load(home / node_reports.FILE)
+    reports = node_reports.newest(home)
     if not reports:
         return None
     rows = node_placement.placed(reports, on_probation.load(home), now_h, node_placement.SHARE)
     hours, budget = node_probes.HOURS, node_probes.BUDGET
-    suspicions = {one.node: one.suspicion for one in reports if one.level}
+    suspicions = {one.node: one.suspicion for one in reports if one.suspicion}
     visits = node_probes.probes(rows, suspicions, {}, busy_until(home, database, now_h), now_h, hours, budget)
     known = [rate for row in rows if (rate := row["failures_per_1000_node_hours"]) is not None]
     rates = np.array(known + [float(np.mean(known or [0.0]))] * (len(rows) - len(known)))

@@ -5,7 +5,7 @@ from typing import Annotated, TypedDict
 
 import typer
 
-from federation.base.console import Force, check_new
+from federation.base.console import AsJson, Force, check_new
 from federation.base.screen import say
 from provider_server.fleet.analysis.metric_worth import Beyond, Change, Judged
 from provider_server.fleet.learning import hardware
@@ -21,7 +21,7 @@ from provider_server.fleet.learning.recipe import (
     total_samples,
 )
 from provider_server.fleet.telemetry.catalogue import METRICS
-from provider_server.program.verbs.console import AsRows, Home, nothing_yet, print_rows, required
+from provider_server.program.verbs.console import Home, nothing_yet, print_rows, required
 from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, open_feed
 
 LEAST_FAILURES = 30  # below, nothing could be left out at any tolerance that one would accept
@@ -117,7 +117,7 @@ def recipe(
     *,
     in_order: Sorted = False,
     force: Force = False,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say which metrics foretold failures, what each costs, and which to scrape how often.
 

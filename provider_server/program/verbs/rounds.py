@@ -12,20 +12,14 @@ import typer
 from crypto.errors import PharoahError
 from crypto.signing import reopened
 from federation.base.clock import date, dates
+from federation.base.console import AsJson
 from federation.base.screen import say
 from federation.base.visible import counted_as
 from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import plan_loss, spent_by_window
 from provider_server.fleet.release import Release
 from provider_server.program.operations.admin import GivenUp, HeldRound
-from provider_server.program.verbs.console import (
-    AsRows,
-    Database,
-    Home,
-    nothing_yet,
-    print_rows,
-    required,
-)
+from provider_server.program.verbs.console import Database, Home, nothing_yet, print_rows, required
 from provider_server.program.verbs.opening import opened
 from provider_server.rounds import pilot as pilots
 from provider_server.rounds.home import CONTROL, founded, open_provider, settings_of
@@ -69,7 +63,7 @@ class CellRow(TypedDict):
 
 
 def releases(
-    round_id: RoundName = "", home: Home = None, database: Database = None, *, as_json: AsRows = False
+    round_id: RoundName = "", home: Home = None, database: Database = None, *, as_json: AsJson = False
 ) -> None:
     """List the releases: window, contributors, tables, noise and privacy cost per unit. With a round, its cells."""
     with opened(home, database) as store:
@@ -146,7 +140,7 @@ class LedgerRow(TypedDict):
     delta: float
 
 
-def ledger(home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
+def ledger(home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
     """List the privacy budget that a unit, a lease in a window, pays. Tenants enforce their own limits."""
     with opened(home, database) as store:
         plans = [reopened(Plan, record.signed_plan) for record in store.rounds.rounds()]
@@ -186,7 +180,7 @@ def hold(
     give_up: Annotated[
         bool, typer.Option("--give-up", help="Abandon the open round instead; its units count in the next one.")
     ] = False,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Hold a round now on the running server, over the last whole window or another one of its epoch."""
     place = required(home)
@@ -214,7 +208,7 @@ def pilot(
     database: Database = None,
     *,
     over: Annotated[bool, typer.Option("--end", help="End the pilot: raise the minimums to the defaults.")] = False,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Begin a pilot, with rounds of 3 tenants or more every week, or end it, in provider.toml.
 

@@ -6,12 +6,12 @@ from typing import Annotated, TypedDict
 
 import typer
 
-from federation.base.console import InputFile
+from federation.base.console import AsJson, InputFile
 from federation.base.key_files import HomeError, read
 from federation.base.screen import say
 from federation.base.visible import reason
 from federation.protocol.enrolment import fingerprint, open_member_card
-from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required
+from provider_server.program.verbs.console import Database, Home, print_rows, required
 from provider_server.rounds import home as homes
 from provider_server.rounds.lease_book import NameTaken
 from provider_server.rounds.looking import look
@@ -31,7 +31,7 @@ class TenantRow(TypedDict):
     left: bool
 
 
-def list_(home: Home = None, database: Database = None, *, as_json: AsRows = False) -> None:
+def list_(home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
     """List the tenants: names, ids, accounts of Slurm, and who has left."""
     place = required(home)
     settings = homes.settings_of(place)
@@ -77,7 +77,7 @@ def enrol(
         typer.Option(help="What you call the tenant of a card, in the order of the cards; by default the file's name."),
     ] = None,
     *,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Add tenants to the directory by their cards, and write the invitation for tenants and trustees.
 
@@ -144,7 +144,7 @@ def revoke(
     home: Home = None,
     database: Database = None,
     *,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Revoke all online sessions that these tenants have now, as after one was stolen. They sign in again.
 

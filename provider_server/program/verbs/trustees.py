@@ -14,7 +14,7 @@ from federation.base.visible import json_text, reason
 from federation.protocol.anchors import verification_keys
 from federation.protocol.ceremony import Committee
 from federation.protocol.enrolment import fingerprint
-from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required
+from provider_server.program.verbs.console import Database, Home, print_rows, required
 from provider_server.rounds import home as homes
 
 
@@ -38,7 +38,7 @@ def reseat(
     home: Home = None,
     database: Database = None,
     *,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put a handover of the trustees in force: a successor, or renewed shares of the token key.
 

@@ -101,6 +101,8 @@ class LeaseRecorder:
             book.record_leases([lease], {lease.lease: event.node_names} if event.node_names else {})
         except IntegrityError as error:
             raise BadLeases("a lease of this name was recorded at the same moment") from error
+        if event.context:
+            book.note_hardware([event.context])
         return Recorded.BEGUN
 
     def _change(self, lease: Lease, end_h: float, told: EndDraft | None) -> Recorded:

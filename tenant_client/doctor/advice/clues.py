@@ -241,7 +241,8 @@ def _of_runs(facts: FailureFacts) -> Iterator[Clue]:
 
 def _of_bundle(facts: FailureFacts) -> Iterator[Clue]:
     much = math.log(max(1.0, facts.ratio))
-    text = f"bundle: {facts.verdict}: such workloads fail {facts.ratio:.1f} times as often on this context as expected"
+    often = f"{facts.ratio:.1f} times as often as expected"
+    text = f"report: {facts.verdict}: such workloads fail {often} on this hardware group"
     if facts.verdict == "mismatch":
         yield Clue(text, {"mismatch": much + _MISMATCH})
     elif facts.verdict == "warning":

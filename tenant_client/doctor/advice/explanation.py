@@ -77,7 +77,7 @@ WORDS: Mapping[FailureCause, str] = MappingProxyType(
         FailureCause.CODE: "the job's code, data or settings",
         FailureCause.SOFTWARE: "libraries that do not fit",
         FailureCause.CAPACITY: "more memory or disk needed than there is",
-        FailureCause.MISMATCH: "this kind of workload on this context",
+        FailureCause.MISMATCH: "this kind of workload on this hardware group",
         FailureCause.ENDED: "stopped by a person or the scheduler",
         FailureCause.UNDECIDED: "undecided",
     }

@@ -1,10 +1,10 @@
 """The tenant's page as an app.
 
     GET /?token=…           the printed address: exchanged for a cookie, once
-    GET /                   checks by workload and context (?check=VERDICT, ?order=…), leases, budget, hints
+    GET /                   last failures, running jobs, checks (?check=VERDICT, ?order=…), jobs, hints, budget
     GET /attempts           what ran and how it ended
-    GET /expectations       leases against targets, with error budgets
-    GET /paths              leases with logs of an attempt; /paths/LEASE: ways between their hosts
+    GET /expectations       jobs against targets, with error budgets
+    GET /paths              jobs with logs of an attempt; /paths/LEASE: ways between their hosts
     GET /sent               everything that left, by kind
     GET /sent/ROUND         a contribution, part by part; /sent/ROUND/bytes is the message itself
     GET /sent/ROUND/PART    the words of one part, each with its cell
@@ -27,7 +27,7 @@ from federation.base.web.guard import STYLE, Asgi, guarded
 from tenant_client.doctor.run.lease_paths import lease_paths
 from tenant_client.program.pages.html import renderer
 from tenant_client.program.pages.key import Key
-from tenant_client.program.pages.views import ORDERS, NoFederation, house, journal, pairs, runs
+from tenant_client.program.pages.views import ORDERS, NoFederation, called, house, journal, pairs, runs
 from tenant_client.rounds.disclosure.expected import expected
 
 if TYPE_CHECKING:  # messages need the extra `federation`, and no other page does
@@ -48,7 +48,7 @@ def page_app(home: Path, key: Key, now_h: Callable[[], float]) -> Asgi:
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     pages = Pages(home, now_h)
     app.middleware("http")(_only_with(key))
-    app.get("/")(pages.leases)
+    app.get("/")(pages.jobs)
     app.get("/attempts")(pages.attempts)
     app.get("/expectations")(pages.expectations)
     app.get("/paths")(pages.paths)
@@ -92,12 +92,12 @@ class Pages:
         self._home = home
         self._now_h = now_h
 
-    def leases(self, request: Request, first: First = 0, check: str = "", order: str = "check") -> Response:
-        """Checks of workloads on contexts, leases, hints and budget."""
+    def jobs(self, request: Request, first: First = 0, check: str = "", order: str = "check") -> Response:
+        """What failed, what runs, whether the hardware fits, and all the rest of a home."""
         seen = house(self._home, self._now_h())
         asked = {"check": check, "order": order, "orders": tuple(ORDERS)}
         given = {"house": seen, "pairs": pairs(seen.leases, check, order), "first": first, "step": ROWS_AT_ONCE}
-        return _shown(request, "leases", **asked, **given)
+        return _shown(request, "jobs", **asked, **given)
 
     def attempts(self, request: Request, first: First = 0) -> Response:
         """What ran and how it ended."""
@@ -106,18 +106,20 @@ class Pages:
     def expectations(self, request: Request, first: First = 0) -> Response:
         """Leases against their targets."""
         seen = expected(journal(self._home), self._home, SECONDS_PER_HOUR * self._now_h())
-        return _shown(request, "expectations", seen=seen, first=first, step=ROWS_AT_ONCE)
+        return _shown(request, "expectations", seen=seen, jobs=called(self._home), first=first, step=ROWS_AT_ONCE)
 
     def paths(self, request: Request, first: First = 0) -> Response:
         """Leases whose attempts left logs."""
-        return _shown(request, "paths", runs=runs(self._home), first=first, step=ROWS_AT_ONCE)
+        return _shown(request, "paths", runs=runs(self._home), jobs=called(self._home), first=first, step=ROWS_AT_ONCE)
 
     def path(self, request: Request, lease: str) -> Response:
         """The ways between the hosts of a lease."""
         if lease not in runs(self._home):
             raise HTTPException(404, "no attempt of this lease left logs here")
         found = lease_paths(self._home, lease, self._now_h())
-        return _shown(request, "path", lease=lease, graph=found.graph, routes=found.between_hosts())
+        return _shown(
+            request, "path", job=called(self._home).get(lease, lease), graph=found.graph, routes=found.between_hosts()
+        )
 
     def sent(self, request: Request, first: First = 0) -> Response:
         """Everything that left, by kind."""

@@ -7,7 +7,7 @@ from federation.base.web.html import NOTHING, renderer as web_renderer
 from tenant_client.doctor.advice.after_failure import after_failure
 
 PAGES = (
-    ("/", "Leases"),
+    ("/", "Jobs"),
     ("/attempts", "Attempts"),
     ("/expectations", "Expectations"),
     ("/paths", "Paths"),

@@ -6,24 +6,28 @@ A home outside any federation has a journal too; the page then says what is miss
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from os import urandom
+from dataclasses import dataclass, replace
+from os import environ, urandom
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from crypto.errors import PharoahError
 from federation.base.key_files import HomeError
+from federation.base.settings import load
 from federation.base.sqlite import reporting
 from federation.protocol.check import Checker, check
 from federation.protocol.service_messages import CheckVerdict
 from tenant_client.doctor.advice.after_failure import after_failure
 from tenant_client.doctor.advice.hints import HintLog, action_of, end_of, episodes, reason_of
 from tenant_client.doctor.advice.own_history import own_history
-from tenant_client.doctor.records.attempts import Attempt
+from tenant_client.doctor.records.attempts import Attempt, Attempts, AttemptState
 from tenant_client.doctor.records.bundle_log import BundleLog
 from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.starts import Starts
 from tenant_client.doctor.run.run_directory import newest_runs
+from tenant_client.doctor.settings import TenantSettings
+from tenant_client.program.pages.names import SHORT, job_names, workload_names
 from tenant_client.rounds.disclosure.happened import ExplainedAttempt, Happened, what_happened
 
 if TYPE_CHECKING:  # what has to do with rounds needs the extra `federation`
@@ -31,7 +35,6 @@ if TYPE_CHECKING:  # what has to do with rounds needs the extra `federation`
     from tenant_client.rounds.tenant import Tenant
 
 _LAST = 5  # failures on the first page
-SHORT = 12  # digits of a token that are shown
 _WORST_FIRST = (CheckVerdict.MISMATCH, CheckVerdict.WARNING, CheckVerdict.OK, CheckVerdict.UNKNOWN)
 WORST_FIRST = tuple(verdict.name.lower() for verdict in _WORST_FIRST)
 
@@ -44,15 +47,20 @@ class NoFederation(PharoahError):
 
 @dataclass(frozen=True)
 class LeaseView:
-    """A lease, what the newest bundle says of its workload there, its newest attempt's state, and its end if told."""
+    """A lease, what the newest bundle says of its workload there, its newest attempt's state, and its end if told.
+
+    `ratio` is how many times as often its workload fails there as expected, with the interval; None without evidence.
+    """
 
     lease: str
+    job: str
     start_h: float
     workload: str
     context: str
     verdict: str
     word: str
     reason: str
+    ratio: float | None
     low: float | None
     high: float | None
     better_context: str
@@ -86,9 +94,10 @@ class House:
     """Everything but the bytes; `bundle` is the number of the newest one.
 
     `away` says why there is no federation to speak of. `leases` begin with the worst verdicts, `attempts` and `hints`
-    with the newest; `failed` are the last attempts after which there is something to do. `incidents` are lines about
-    failures, by lease and attempt: how sure, what helped, what it is like; `explanations` what both sides together tell
-    of them.
+    with the newest; `failed` are the last attempts after which there is something to do, `running` those that have not
+    ended. `jobs` are names by lease. `incidents` are lines about failures, by lease and attempt: how sure, what helped,
+    what it is like; `explanations` what both sides together tell of them. `failures` are those, by reason, that the
+    next round will count.
     """
 
     away: str
@@ -97,6 +106,7 @@ class House:
     verdicts: tuple[tuple[str, int], ...]
     attempts: tuple[Attempt, ...]
     failed: tuple[Attempt, ...]
+    running: tuple[Attempt, ...]
     jobs: Mapping[str, str]
     incidents: Mapping[tuple[str, int], tuple[str, ...]]
     explanations: Mapping[tuple[str, int], ExplainedAttempt]
@@ -108,6 +118,7 @@ class House:
 
 def house(home: Path, now_h: float) -> House:
     """As things are now; HomeError where nothing is journalled, StorageFailed where the disk does not answer."""
+    own_names = load(TenantSettings, home / "tenant.toml", environ).names.workloads
     with reporting():
         with closing(open_database(journal(home))) as connection:
             happened = what_happened(connection)
@@ -115,14 +126,34 @@ def house(home: Path, now_h: float) -> House:
             hints, ends = _hints(log, now_h), {str(lease): end_of(end) for lease, end in log.ends().items()}
             bundle = BundleLog(connection).newest_bundle()
             checker = Checker(own_history(connection, bundle, now_h).bundle) if bundle else None
+            happened = replace(happened, jobs=job_names(happened.jobs, Starts(connection).newest()))
+        local = _Local(happened, hints, ends, own_names)
         try:
             tenant = opened(home)
         except PharoahError as error:
-            return _told(happened, hints, ends, None, error.what, None, None)
+            return _told(local, None, error.what, (), None, None)
         from tenant_client.rounds.disclosure import owner_view
 
         with closing(tenant):
-            return _told(happened, hints, ends, checker, "", owner_view.budget(tenant), owner_view.sent(tenant))
+            counted = max((end for _, end in tenant.ledger.windows()), default=0)
+            next_round = [one.failure.reason for one in happened.failures if one.failure.at_h >= counted]
+            return _told(local, checker, "", next_round, owner_view.budget(tenant), owner_view.sent(tenant))
+
+
+@dataclass(frozen=True)
+class _Local:
+    """What the journal has, and names of the owner's for workloads."""
+
+    happened: Happened
+    hints: tuple[HintView, ...]
+    ends: Mapping[str, str]
+    own_names: Mapping[str, str]
+
+
+def called(home: Path) -> dict[str, str]:
+    """The names of jobs by lease."""
+    with reporting(), closing(open_database(journal(home))) as connection:
+        return job_names(Attempts(connection).jobs(), Starts(connection).newest())
 
 
 def runs(home: Path) -> tuple[str, ...]:
@@ -148,15 +179,15 @@ def opened(home: Path) -> "Tenant":
 
 
 def _told(
-    happened: Happened,
-    hints: tuple[HintView, ...],
-    ends: Mapping[str, str],
+    local: _Local,
     checker: Checker | None,
     away: str,
+    next_round: Sequence[str],
     budget: "Budget | None",
     sent: "Sent | None",
 ) -> House:
-    leases = _leases(happened, ends, checker)
+    happened = local.happened
+    leases = _leases(local, checker)
     verdicts = Counter(lease.verdict for lease in leases)
     return House(
         away=away,
@@ -165,11 +196,12 @@ def _told(
         verdicts=tuple((_said(one), verdicts[_said(one)]) for one in _WORST_FIRST),
         attempts=happened.attempts[::-1],
         failed=tuple(one for one in happened.attempts[::-1] if _is_to_do(one))[:_LAST],
+        running=tuple(one for one in happened.attempts[::-1] if one.state is AttemptState.RUNNING),
         jobs=happened.jobs,
         incidents={(one.lease, one.attempt): one.words for one in happened.incidents},
         explanations={(one.lease, one.attempt): one for one in happened.explanations},
-        failures=tuple(Counter(one.failure.reason for one in happened.failures).most_common()),
-        hints=hints,
+        failures=tuple(Counter(next_round).most_common()),
+        hints=local.hints,
         budget=budget,
         sent=sent,
     )
@@ -194,46 +226,53 @@ def _hints(log: HintLog, now_h: float) -> tuple[HintView, ...]:
     )
 
 
-def _leases(happened: Happened, ends: Mapping[str, str], checker: Checker | None) -> tuple[LeaseView, ...]:
+def _leases(local: _Local, checker: Checker | None) -> tuple[LeaseView, ...]:
     """All leases, the worst verdict first and then the newest."""
-    workloads = {
+    happened = local.happened
+    described = {
         one.lease: ", ".join((one.precision or "precision unknown", one.parallelism)) for one in happened.workloads
     }
     names = checker.bundle.names if checker else {}
+    workloads = workload_names(happened.leases, happened.jobs, local.own_names)
     states = {attempt.unit: attempt.state.value for attempt in happened.attempts}
     checks = [(unit, checker.check(unit.labels) if checker else check(None, unit.labels)) for unit in happened.leases]
     checks.sort(key=lambda pair: (_WORST_FIRST.index(pair[1].verdict), -pair[0].start_h))
     return tuple(
         LeaseView(
             lease=unit.unit,
+            job=happened.jobs.get(unit.unit, ""),
             start_h=unit.start_h,
-            workload=_called(workloads.get(unit.unit), unit.labels.get("subarchetype", "")),
-            context=_called(names.get(unit.labels.get("context", "")), unit.labels.get("context", "")),
+            workload=_workload(unit.labels.get("subarchetype", ""), workloads, described.get(unit.unit, "")),
+            context=_context(unit.labels.get("context", ""), names),
             verdict=_said(made.verdict),
             word=made.word,
             reason=made.reason,
+            ratio=made.evidence.risk_ratio if made.evidence else None,
             low=made.evidence.risk_ratio_low if made.evidence else None,
             high=made.evidence.risk_ratio_high if made.evidence else None,
-            better_context=_called(names.get(made.better_context or ""), made.better_context or ""),
+            better_context=_context(made.better_context or "", names),
             state=states.get(unit.unit, ""),
-            end=ends.get(unit.unit, ""),
+            end=local.ends.get(unit.unit, ""),
         )
         for unit, made in checks
     )
 
 
-def _called(name: str | None, token: str) -> str:
-    """A workload or a context for its owner: its name, if known, and the start of its token."""
-    return " ".join(filter(None, (name, token[:SHORT])))
+def _workload(token: str, names: Mapping[str, str], described: str) -> str:
+    return names.get(token) or " ".join(filter(None, (described, token[:SHORT])))
+
+
+def _context(token: str, names: Mapping[str, str]) -> str:
+    """By the provider's public name, if it has one, or else by the first digits."""
+    return names.get(token) or token[:SHORT]
 
 
 ORDERS: Mapping[str, Callable[[Pair], object]] = MappingProxyType(
     {
         "check": lambda pair: (WORST_FIRST.index(pair.newest.verdict), -(pair.newest.low or 0.0), -pair.leases),
-        "leases": lambda pair: -pair.leases,
-        "newest": lambda pair: -pair.newest.start_h,
+        "jobs": lambda pair: -pair.leases,
         "workload": lambda pair: (pair.workload, pair.context),
-        "context": lambda pair: (pair.context, pair.workload),
+        "hardware group": lambda pair: (pair.context, pair.workload),
     }
 )
 

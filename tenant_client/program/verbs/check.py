@@ -209,9 +209,10 @@ def _show(result: Check, known: Sequence[Known], own: OwnPair | None) -> None:
     if own is not None:
         show(f"of these, yours: {own.words}")
     if result.context_name:
-        show(f"this context: {result.context_name}")
+        show(f"this hardware group: {result.context_name}")
     if result.better_context:
-        show(f"better context for this workload: {f'{result.better_context} {result.better_context_name}'.rstrip()}")
+        better = f"{result.better_context} {result.better_context_name}".rstrip()
+        show(f"better hardware group for this workload: {better}")
     applies = [one for one in known if one.fit is Fit.APPLIES]
     may = [one for one in known if one.fit is Fit.MAY_APPLY]
     show(*(f"{one.label} {one.words}" for one in (*applies, *may[:MOST_THAT_MAY])))

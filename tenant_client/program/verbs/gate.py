@@ -127,8 +127,8 @@ def workload_of(connection: Connection, job: str, like: str, lease: str = "") ->
 def _lines(result: Check) -> list[str]:
     lines = [f"pharoah-tenant: {result.word}: {result.reason}"]
     if result.context_name:
-        lines.append(f"pharoah-tenant: this context: {result.context_name}")
+        lines.append(f"pharoah-tenant: this hardware group: {result.context_name}")
     if result.better_context:
         better = f"{result.better_context} {result.better_context_name}".rstrip()
-        lines.append(f"pharoah-tenant: better context for this workload: {better}")
+        lines.append(f"pharoah-tenant: better hardware group for this workload: {better}")
     return lines

@@ -8,13 +8,14 @@ from typing import Annotated, TypedDict
 import typer
 
 from federation.base import logs
+from federation.base.console import AsJson
 from federation.base.key_files import read_key
 from federation.base.logs import Format
 from pharoah_kubernetes.api import ACCOUNT, Api, Server
 from pharoah_kubernetes.follow import Follower, follow, watching
 from pharoah_kubernetes.marks import Marks, marking
 from pharoah_kubernetes.settings import Kubernetes, settings_of
-from provider_server.program.verbs.console import AsRows, Database, Home, failing, print_rows, required
+from provider_server.program.verbs.console import Database, Home, failing, print_rows, required
 from provider_server.rounds import home as homes
 from provider_server.rounds.intake.recorder import LeaseRecorder, Recorded
 
@@ -36,7 +37,7 @@ def kubernetes(
     log_format: LogFormat = Format.JSON,
     *,
     once: Annotated[bool, typer.Option("--once", help="Look once, and end.")] = False,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Record leases of a Kubernetes cluster as pods with GPUs begin and end, until stopped.
 

@@ -18,7 +18,7 @@ from provider_server.program.verbs.console import Home, Reports, required, say_e
 Url = Annotated[
     str, typer.Option("--prometheus", help="Ask this Prometheus for the provider's node metrics, instead of a file.")
 ]
-Level = Annotated[int, typer.Option(min=1, max=3, help="Least build-up level at which a node is refused.")]
+Level = Annotated[int, typer.Option(min=1, max=3, help="Least wear level at which a node is refused.")]
 
 
 def check(

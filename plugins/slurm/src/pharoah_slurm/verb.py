@@ -9,12 +9,12 @@ from typing import Annotated, TypedDict
 import typer
 
 from crypto.errors import PharoahError
-from federation.base.console import InputFile
+from federation.base.console import AsJson, InputFile
 from federation.base.key_files import read_key
 from federation.base.screen import say
 from federation.base.visible import counted_as
 from pharoah_slurm.follow import Followed, ask_sacct, follow, read_file
-from provider_server.program.verbs.console import AsRows, Database, Home, print_rows, required, say_error
+from provider_server.program.verbs.console import Database, Home, print_rows, required, say_error
 from provider_server.rounds import home as homes
 from provider_server.rounds.intake.recorder import LeaseRecorder
 
@@ -57,7 +57,7 @@ def slurm(
         ),
     ] = None,
     *,
-    as_json: AsRows = False,
+    as_json: AsJson = False,
 ) -> None:
     """Record leases of Slurm's jobs as they begin, and follow their ends: early ends, requeues, moved limits.
 

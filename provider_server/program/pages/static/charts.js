@@ -27,10 +27,10 @@ function fromZero(chart, low, high) {
   return [0, high > 0 ? high * 1.1 : 1];
 }
 
-// A chart of one week would have no width.
-function weekAtLeast(chart, low, high) {
-  const missing = Math.max(0, 7 * 86400 - (high - low)) / 2;
-  return [low - missing, high + missing];
+// The dates of the data, with room for the points at both ends.
+function withRoom(chart, low, high) {
+  const room = (high - low) * 0.04;
+  return [low - room, high + room];
 }
 
 function options(figure, more) {
@@ -47,13 +47,13 @@ function series(element, told) {
   const { x, y } = element.dataset;
   const rows = told[element.dataset.list].filter((row) => row[y] !== null && row[x] > 0); // the first bundle has no time
   rows.sort((one, other) => one[x] - other[x]);
-  if (rows.length === 0) return null;
+  if (rows.length < 2) return null; // one point is no chart
   const data = [
     rows.map((row) => row[x] * 3600),
     rows.map((row) => row[y]),
   ];
   const line = { stroke: colour("--level-0"), width: 2.5, fill: shade("--level-0"), points: { show: true, size: 7 } };
-  const scales = { x: { time: true, range: weekAtLeast }, y: { range: fromZero } };
+  const scales = { x: { time: true, range: withRoom }, y: { range: fromZero } };
   const days = axis({ space: 90, values: (chart, splits) => splits.map(day) });
   const left = axis("whole" in element.dataset ? { size: 46, incrs: WHOLE } : { size: 46 });
   const plot = options(element, { scales, tzDate: utc, series: [{}, line], axes: [days, left] });
@@ -86,27 +86,35 @@ function hazard(element, told) {
     lines.push({ paths, points, width: 2.5, stroke: colour("--level-" + level), dash: DASHES[level] });
     bands.push({ series: [lines.length - 3, lines.length - 2], fill: shade("--level-" + level) });
   });
+  const [low, high] = extent(told);
   const ages = axis({
+    size: 30,
     splits: () => labels.map((_, place) => place + 0.5),
     values: () => labels,
     grid: { show: false },
     ticks: { show: false },
   });
-  const scales = { x: { time: false, range: [0, labels.length] }, y: { distr: 3, range: decades(told) } };
-  const left = axis({ size: 52, values: (chart, splits) => splits.map(decade) });
+  const scales = { x: { time: false, range: [0, labels.length] }, y: { distr: 3, range: [low, high] } };
+  const all = (chart, splits) => splits; // uPlot would name decades alone
+  const left = axis({ size: 52, filter: all, splits: () => ticks(low, high), values: (chart, splits) => splits.map(String) });
   const plot = options(element, { scales, series: lines, bands, axes: [ages, left] });
   return new uPlot(plot, data, element);
 }
 
-// The decades of all known hazards, so that panels can be compared.
-function decades(curves) {
+// From the least to the highest bound of all known hazards: panels can be compared, and none is wider than the data.
+function extent(curves) {
   const known = curves.flatMap((curve) => curve.bands.filter((band) => band.known));
-  const ends = known.flatMap((band) => [Math.log10(band.low), Math.log10(band.high)]);
-  return ends.length ? [10 ** Math.floor(Math.min(...ends)), 10 ** Math.ceil(Math.max(...ends))] : [0.1, 10];
+  if (known.length === 0) return [0.1, 10];
+  return [Math.min(...known.map((band) => band.low)) / 1.1, Math.max(...known.map((band) => band.high)) * 1.1];
 }
 
-function decade(value) {
-  return Number.isInteger(Math.round(Math.log10(value) * 1e6) / 1e6) ? String(Number(value.toPrecision(3))) : "";
+// 1, 2 and 5 of every decade between two ends; every decade alone where that would be many.
+function ticks(low, high) {
+  const steps = high / low > 1000 ? [1] : [1, 2, 5];
+  const found = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1)
+    for (const step of steps) found.push(Number((step * 10 ** power).toPrecision(2)));
+  return found.filter((value) => value >= low && value <= high);
 }
 
 // A step holds its value to the end of its band.
@@ -127,6 +135,7 @@ async function draw() {
     element.classList.add("drawn");
     const chart = KINDS[element.dataset.chart](element, await answers.get(source));
     if (chart) drawn.push(chart);
+    else element.hidden = true;
   }
   document.documentElement.dataset.charts = "drawn";
 }
