@@ -36,7 +36,7 @@ def run_job(
 ) -> "subprocess.CompletedProcess[str]":
     """Runs one example as a user would, by default as `pharoah-tenant run` does; a single rank without a launcher.
 
-    Gloo's own faults, watched or not, are not those of the test (see tests/tenant_client/test_faults.py):
+    Gloo's own faults, watched or not, are not those of the test (see tests/tenant_client/doctor/test_faults.py):
     it is then run again.
     """
     autoload = str(ROOT / "tenant_client/doctor/run/hook/autoload") if watched else ""

@@ -17,7 +17,7 @@ from pharoah_nodes.check import HOUR_S, NoSocket, check, served
 from provider_server.fleet.hints.node_reports import FILE, STALE_H, NodeReport, keep
 from provider_server.program.cli import app
 from tests import needs
-from tests.provider_server.test_node_outputs import FABRIC, HEARD, HOT, HOUR, QUIET, SILENT
+from tests.provider_server.program.test_node_outputs import FABRIC, HEARD, HOT, HOUR, QUIET, SILENT
 from tests.support import schemas
 
 NOW_S = (HOUR + 0.5) * HOUR_S

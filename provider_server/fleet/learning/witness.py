@@ -4,7 +4,7 @@
                                            └─ operators ─▶ Tables: those, less what the provider saw itself; and that
 
 - *Tenants* are told of nothing that the provider saw: their tables are the same whatever that was
-  (`tests/provider_server/test_operators.py`).
+  (`tests/provider_server/fleet/test_operators.py`).
 - *Operators* are told of all of it exactly. A failure that was seen is taken off the sums, so none is used twice.
 """
 
