@@ -82,7 +82,8 @@ class Mismatches:
     are θ's posterior means given which of the two it is; `relative_variance` is its variance over its squared mean.
     `share_worse`, `spread` and `scale` are of the prior; `shape` is how leases differ (infinite: not at all),
     `told_rate` and `seen_rate` the rates of what tenants count and of what the provider sees itself, over what its
-    hazards explain. Of stand-ins' trials nothing is in `expected` and rates: they say what θ is.
+    hazards explain. Of stand-ins' trials nothing is in these: they say what θ is. `stand_in_rate` is that of trials at
+    θ = 1, 0 without any.
 
     `block` is the number of the block that a pair is in (`analysis.blocks`), `supported` whether θ > 2 is likelier than
     not by its own data, without what others lend.
@@ -96,6 +97,7 @@ class Mismatches:
     expected: Floats
     told_rate: Floats
     seen_rate: Floats
+    stand_in_rate: Floats
     probability_worse: Floats
     probability_half_more: Floats
     probability_fourfold: Floats
@@ -325,6 +327,7 @@ def find_mismatches(
         expected=expected.sum(axis=0),
         told_rate=heard[0].base.rate * columns["ratio"],
         seen_rate=sum((one.base.rate * columns["ratio"] for one in heard[1:jobs]), np.zeros(len(pairs[0]))),
+        stand_in_rate=sum((one.base.rate for one in heard[jobs:]), np.zeros(len(pairs[0]))),
         **columns,
         share_worse=prior.share_worse,
         spread=prior.spread,

@@ -130,7 +130,10 @@ def beliefs(
         rate = found.expected / np.maximum(node_hours, np.finfo(float).tiny)
     workloads, contexts = (dimension.levels for dimension in names)
     pairs_of = zip(found.workload.tolist(), found.context.tolist(), strict=True)
-    return [(workloads[row], contexts[column]) for row, column in pairs_of], Beliefs.of(found, rate)
+    tried = found.stand_in_rate
+    return [(workloads[row], contexts[column]) for row, column in pairs_of], Beliefs.of(
+        found, np.where(tried > 0.0, tried, rate)
+    )
 
 
 def _fit(

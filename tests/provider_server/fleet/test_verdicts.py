@@ -174,6 +174,7 @@ def judged(
         expected=hours[0] / 100.0,
         told_rate=nothing[0],
         seen_rate=nothing[0],
+        stand_in_rate=nothing[0],
         probability_worse=np.array(probability_worse),
         probability_half_more=nothing[0],
         probability_fourfold=nothing[0],
