@@ -130,7 +130,9 @@ class VerbGroup(TyperGroup):
         console, verb = Console(self.path.partition(".")[0] or "pharoah"), args[0]
         is_there = verb in self.commands or verb in self._plug_ins or ctx.resilient_parsing
         if not is_there and (absent := DISTRIBUTIONS.get(f"{self.path}.{verb}")):
-            console.say_error(f"this verb needs `pip install {absent}`", "it is a plug-in, which is not installed")
+            place = f"./plugins/{absent.removeprefix('pharoah-')}"
+            missing = f"it is a plug-in, which is not installed; in a clone: pip install {place}"
+            console.say_error(f"this verb needs `pip install {absent}`", missing)
             raise typer.Exit(3)  # 2 is what `confirm` says of a slow machine
         name, command, rest = super().resolve_command(ctx, args)
         if name and name not in self.commands:

@@ -24,6 +24,7 @@ def _run(program: str, module: str) -> None:
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
             raise
-        Console(program).say_error(f"this program needs `pip install {DISTRIBUTION}`", "its files are not installed")
+        missing = "its files are not installed; in a clone: pip install ./distributions/provider"
+        Console(program).say_error(f"this program needs `pip install {DISTRIBUTION}`", missing)
         sys.exit(2)
     cli.app(prog_name=program)

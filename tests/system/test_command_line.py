@@ -212,8 +212,8 @@ def test_a_closed_folder_makes_no_traceback(verb: Called, tmp_path: Path) -> Non
     assert "permission denied: closed" in result.stderr
 
 
-OF_DATA = ("privacy budget", "privacy preview", "privacy sent")
-FEDERATED = {f"pharoah-tenant {verb}" for verb in (*OF_DATA, "watch", "serve", "check fit")}
+FEDERATED = {f"pharoah-tenant {verb}" for verb in ("watch", "serve", "check fit")}
+OF_DATA = {"privacy budget": 0, "privacy preview": 0, "privacy sent": 3}
 
 
 @pytest.mark.parametrize("verb", [verb for verb in AT_HOME if str(verb) in FEDERATED], ids=str)
@@ -223,6 +223,16 @@ def test_a_home_outside_a_federation_is_told_how_to_join(verb: Called, tmp_path:
     assert "this home has not joined a federation" in result.stderr
     assert "`pharoah-tenant join`; run, jobs, show and diagnose work without" in result.stderr
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("verb", OF_DATA)
+def test_without_a_federation_nothing_leaves_and_people_are_told_so(verb: str, tmp_path: Path) -> None:
+    home = ["--home", str(tmp_path / "none")]
+    told = CliRunner().invoke(PROGRAMS["pharoah-tenant"], [*verb.split(), *home])
+    assert told.stdout == "nothing leaves this machine: this home has not joined a federation\n"
+    assert told.exit_code == OF_DATA[verb]
+    rows = CliRunner().invoke(PROGRAMS["pharoah-tenant"], [*verb.split(), *home, "--json"])
+    assert (rows.exit_code, rows.stdout) == (2, "")
 
 
 # ---- words that are none ---------------------------------------------------------------------------------------------

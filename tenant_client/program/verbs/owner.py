@@ -12,6 +12,7 @@ import typer
 from crypto.errors import PharoahError
 from federation.base.clock import SECONDS_PER_HOUR, date, dates
 from federation.base.console import AsJson, InputFile
+from federation.base.pinned_directory import NOT_JOINED, NotEnrolled
 from federation.base.screen import show, show_json
 from federation.base.visible import counted_as
 from federation.protocol.noise import SystemSampler
@@ -30,10 +31,19 @@ class UnreadablePlan(PharoahError):
 
 
 @contextmanager
-def _opened(home: Path, *, failed: int = 2) -> Iterator[Tenant]:
-    """Opens the tenant of `home` and closes it afterwards. An error is printed and ends with exit code `failed`."""
-    with failing(failed):
-        tenant = open_tenant(home, (), os.urandom, SystemSampler())
+def _opened(home: Path, *, as_json: bool, nothing: int = 0) -> Iterator[Tenant]:
+    """Opens the tenant of `home` and closes it afterwards.
+
+    Without a federation nothing leaves the machine: people are told so, with the exit code `nothing`.
+    """
+    with failing():
+        try:
+            tenant = open_tenant(home, (), os.urandom, SystemSampler())
+        except NotEnrolled as error:
+            if as_json:
+                raise
+            show(f"nothing leaves this machine: {NOT_JOINED}")
+            raise typer.Exit(nothing) from error
         try:
             yield tenant
         finally:
@@ -42,7 +52,7 @@ def _opened(home: Path, *, failed: int = 2) -> Iterator[Tenant]:
 
 def budget(home: Home, *, as_json: AsJson = False) -> None:
     """Show the privacy budget (epsilon) that a job spends in each window, and what is left."""
-    with _opened(home) as tenant:
+    with _opened(home, as_json=as_json) as tenant:
         view = owner_view.budget(tenant)
     if as_json:
         show_json(view)
@@ -72,7 +82,7 @@ def preview(
     as_json: AsJson = False,
 ) -> None:
     """Show every count of a contribution, before noise and masks are added. Nothing is sent or charged."""
-    with _opened(home) as tenant:
+    with _opened(home, as_json=as_json) as tenant:
         view = owner_view.preview(tenant, _plan(tenant, plan))
     if as_json:
         show_json(view)
@@ -124,7 +134,7 @@ def sent(
 
     Exit code 3: nothing was sent yet.
     """
-    with _opened(home) as tenant:
+    with _opened(home, as_json=as_json, nothing=3) as tenant:
         if round_id is not None:
             _show_bytes(tenant, round_id, as_json=as_json)
             return
