@@ -277,7 +277,9 @@ def _version(asked: bool) -> None:  # noqa: FBT001 - as click calls it
     if asked:
         from importlib import metadata  # a fifth of what the command line takes to load
 
-        screen.show(f"pharoah {metadata.version('pharoah')}")
+        from federation.protocol.versions import PROTOCOL
+
+        screen.show(f"pharoah {metadata.version('pharoah')} (protocol {PROTOCOL})")
         raise typer.Exit
 
 

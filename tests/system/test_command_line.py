@@ -27,6 +27,7 @@ import tenant_client.program.cli
 import trustee.cli
 from federation.base import logs
 from federation.base.console import verbs_of
+from federation.protocol.versions import PROTOCOL
 from provider_server.rounds.home import SAMPLE
 
 PROGRAMS = {
@@ -291,7 +292,7 @@ def test_help_version_and_completion_are_where_people_look(program: str) -> None
     assert shown.exit_code == 0
     assert "--install-completion" in shown.stdout
     version = CliRunner().invoke(app, ["--version"])
-    assert (version.exit_code, version.stdout) == (0, f"pharoah {metadata.version('pharoah')}\n")
+    assert (version.exit_code, version.stdout) == (0, f"pharoah {metadata.version('pharoah')} (protocol {PROTOCOL})\n")
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=str)

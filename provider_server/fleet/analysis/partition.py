@@ -8,8 +8,8 @@
    and where a number has two modes with a valley between. A feature whose splits would pass the ceiling is left out as
    a whole.
 
-A part must be usable: at least `least_nodes` nodes, and hours for `LEAST_EXPECTED` failures at the fleet's rate. Levels
-with less stay together, or with their largest neighbour.
+A part must be usable: at least `least_nodes` nodes, and hours for `LEAST_EXPECTED` failures at the fleet's rate, unless
+somebody asked for the feature. Levels with less stay together, or with their largest neighbour.
 
 Not promised: a number is not cut at modes nearer than about four of their standard deviations, unless failures differ.
 """
@@ -39,21 +39,26 @@ VALLEY = 0.25  # of what lies at the lower of two modes: no more lies between th
 
 @dataclass(frozen=True, eq=False)
 class Feature:
-    """A number's values (N,), nan where unknown; or positions (N,) among the `levels` of a category."""
+    """A number's values (N,), nan where unknown; or positions (N,) among the `levels` of a category.
+
+    Its parts need no hours where it is `asked` for.
+    """
 
     name: str
     values: Floats
     levels: tuple[str, ...]
     spread: float
+    asked: bool
 
     @classmethod
-    def of(cls, table: NodeTable, name: str) -> "Feature":
+    def of(cls, table: NodeTable, selected: Selected) -> "Feature":
         """The table's column of that name."""
+        name, asked = selected.name, selected.asked
         if name in table.categories:
             levels, codes = np.unique(np.array(table.categories[name]), return_inverse=True)
-            return cls(name, codes.astype(np.float64), tuple(map(str, levels)), 0.0)
+            return cls(name, codes.astype(np.float64), tuple(map(str, levels)), 0.0, asked)
         values = np.where(np.isfinite(table.numbers[name]), table.numbers[name], np.nan)
-        return cls(name, values, (), float(np.nanstd(values)))
+        return cls(name, values, (), float(np.nanstd(values)), asked)
 
 
 class Group(NamedTuple):
@@ -86,7 +91,7 @@ class Fleet:
         """The table over the selected features."""
         failures, hours = table.failures, table.node_hours
         rate = max(float(failures.sum()), 1.0) / float(hours.sum())
-        features = tuple(Feature.of(table, one.name) for one in selected)
+        features = tuple(Feature.of(table, one) for one in selected)
         least_hours = min(LEAST_EXPECTED / rate, float(hours.sum()))
         fleet = cls(features, failures, hours, least_nodes, least_hours, 0.0, seed)
         groups = [fleet.everybody]
@@ -105,9 +110,9 @@ class Fleet:
         """Failures per node-hour."""
         return float(self.failures[places].sum() / max(self.hours[places].sum(), 1e-300))
 
-    def usable(self, nodes: int | Ints, hours: float | Floats) -> NDArray[np.bool_]:
+    def usable(self, nodes: int | Ints, hours: float | Floats, *, asked: bool = False) -> NDArray[np.bool_]:
         """Whether parts with so many nodes and hours may stand alone."""
-        return np.asarray((nodes >= self.least_nodes) & (hours >= self.least_hours))
+        return np.asarray((nodes >= self.least_nodes) & (asked | (hours >= self.least_hours)))
 
 
 class _Cut(NamedTuple):
@@ -239,10 +244,10 @@ def _by_level(fleet: Fleet, group: Group, feature: Feature) -> list[Group]:
     """One part per level that is usable; the others together, or with the largest."""
     code = np.unique(feature.values[group.places], return_inverse=True)[1]
     nodes, hours = np.bincount(code), np.bincount(code, fleet.hours[group.places]).astype(np.float64)
-    alone = fleet.usable(nodes, hours)
+    alone = fleet.usable(nodes, hours, asked=feature.asked)
     if not alone.any():
         return [group]
-    together = bool(fleet.usable(nodes[~alone].sum(), hours[~alone].sum()))
+    together = bool(fleet.usable(nodes[~alone].sum(), hours[~alone].sum(), asked=feature.asked))
     part = np.where(alone, np.arange(len(nodes)), -1 if together else int(np.argmax(nodes * alone)))
     return group.parts(part[code], feature.name)
 
@@ -254,7 +259,7 @@ def _by_mode(fleet: Fleet, group: Group, feature: Feature) -> list[Group]:
         above = values > valley
         above |= np.isnan(values) & (np.nansum(above) > np.nansum(values <= valley))
         sides = group.parts(above.astype(np.intp), feature.name)
-        if all(fleet.usable(len(side.places), fleet.hours[side.places].sum()) for side in sides):
+        if all(fleet.usable(len(side.places), fleet.hours[side.places].sum(), asked=feature.asked) for side in sides):
             return [part for side in sides for part in _by_mode(fleet, side, feature)]
     return [group]
 

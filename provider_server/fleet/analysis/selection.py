@@ -101,13 +101,14 @@ class Selected:
     """A feature. `gain` is the held-out deviance that it explained when selected, beyond those selected before.
 
     `p` is the share of permutations in which the best of all remaining features explained as much; `chance` is what
-    the best of them explained in all but `level` of the permutations.
+    the best of them explained in all but `level` of the permutations. `asked`: somebody wants it, whatever it explains.
     """
 
     name: str
     gain: float
     p: float
     chance: float
+    asked: bool = False
 
 
 def select(

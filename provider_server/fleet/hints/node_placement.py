@@ -6,7 +6,8 @@ A node's hazard is the failure rate of its context, times what its build-up leve
 whichever is more: levels 1, 2 and 3 count 2, 4 and 8 times (`learning.on_probation.LEVEL_RATIOS`), repairs as the
 fleet's outages or a public trace say. A node that sends nothing is taken for the riskiest. It names no tenant.
 
-Not promised: that rates of contexts without a known one are the mean of the others'; they are taken for it.
+Not promised: that the rate of a context without a known one, or without a failure so far, is the mean of the others';
+it is taken for it.
 """
 
 from collections.abc import Sequence
@@ -35,18 +36,18 @@ class PlacedNode(TypedDict):
 def placed(reports: Sequence[NodeReport], probation: OnProbation, at_h: float, share: float) -> list[PlacedNode]:
     """All nodes, the riskiest first; `share` of them, rounded down, are for short jobs."""
     rates = [one.failures_per_1000_node_hours for one in reports if one.failures_per_1000_node_hours is not None]
-    usual = float(np.mean(rates)) if rates else USUAL_RATE
+    usual = float(np.mean(rates)) if any(rates) else USUAL_RATE
     rows = [_row(one, probation, at_h, usual) for one in reports]
-    hazards = np.array([_hazard(row) for row in rows])
+    hazards = np.array([_hazard(row, usual) for row in rows])
     short = set(choose(hazards, int(share * len(rows)), is_long=False).tolist())
     for number in short:
         rows[number]["jobs"] = "short"
     return [rows[number] for number in choose(hazards, len(rows), is_long=False).tolist()]
 
 
-def _hazard(row: PlacedNode) -> float:
-    rate = row["failures_per_1000_node_hours"]
-    return np.inf if rate is None else rate
+def _hazard(row: PlacedNode, usual: float) -> float:
+    rate, times = row["failures_per_1000_node_hours"], row["times_usual"]
+    return np.inf if rate is None or times is None else rate or times * usual
 
 
 def _row(one: NodeReport, probation: OnProbation, at_h: float, usual: float) -> PlacedNode:

@@ -178,7 +178,9 @@ def observe(
     seen = follow(source, window, inventory, before, repairs, metrics)
     table = _node_table(seen.totals, seen.at_risk(), inventory)
     chosen = select(table, np.random.default_rng(SEED))
-    chosen += tuple(Selected(name, 1e-9, 1.0, 0.0) for name in forced if name not in {one.name for one in chosen})
+    chosen += tuple(
+        Selected(name, 1e-9, 1.0, 0.0, asked=True) for name in forced if name not in {one.name for one in chosen}
+    )
     found = find_contexts(table, chosen, before.contexts if before else None, np.random.default_rng(SEED))
     last = seen.last
     kept = Kept(window.end_hour, found, dict(last.select("node", "level").iter_rows()), seen.state)

@@ -63,6 +63,15 @@ def models(*sizes: int, start: int = 0) -> NodeTable:
     return fleet_of({"model": ["ABCDEF"[code] for code in codes]}, 2.0**codes, names=names)
 
 
+def test_a_feature_that_somebody_asks_for_splits_even_a_fleet_that_never_failed() -> None:
+    quiet = fleet_of({"model": ["A", "B"] * 12}, np.zeros(24))
+    for asked, names in ((True, ["model A: 12 nodes", "model B: 12 nodes"]), (False, None)):
+        found = contexts(quiet, (Selected("model", 1e-9, 1.0, 0.0, asked=asked),))
+        assert len(found.contexts) == (2 if asked else 1)
+        if names:
+            assert [one.description for one in found.contexts] == names
+
+
 # ---- planted contexts ----------------------------------------------------------------------------------------------
 
 

@@ -80,6 +80,17 @@ def test_silence_drift_and_repairs_make_a_node_risky() -> None:
     assert rows["mute"]["failures_per_1000_node_hours"] is None
 
 
+def test_where_nothing_has_failed_yet_worn_nodes_are_still_the_riskiest() -> None:
+    probation = OnProbation.since([], shipped())
+    nodes = [report("a", rate=0.0), report("worn", level=3, rate=0.0), report("b", rate=0.0)]
+    rows = placed(nodes, probation, HOUR, 0.34)
+    assert rows[0]["node"] == "worn"
+    assert [row["jobs"] for row in rows] == ["short", "long", "long"]
+    assert rows[0]["failures_per_1000_node_hours"] == 0.0
+    told = placed([*nodes, report("failing", rate=0.5)], probation, HOUR, 0.0)
+    assert told[0]["node"] == "worn"  # eight times the mean of the others, not eight times nothing
+
+
 def called(home: Path, *words: str) -> str:
     result = CliRunner().invoke(app, ["nodes", "placement", "--home", str(home), *words])
     assert result.exit_code == 0, result.output
