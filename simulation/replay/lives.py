@@ -163,7 +163,7 @@ class Replay:
         self._private = private
         sampler = SystemSampler() if private else InsecureSilence()
         self._starts = [number * self._hours for number in range(rounds + 1)]
-        self._federation = _found(root, len(owners), everybody, sampler)
+        self._federation = _found(root, len(owners), everybody, sampler, float(self._starts[-1] + HOURS_PER_WEEK))
         self._grid = LocalGrid({n: client_app(tenant.answer) for n, tenant in enumerate(self._federation.tenants)})
         self._settings = everybody
         self._windows = pairwise(self._starts)
@@ -203,7 +203,7 @@ def _without_noise(table: LifeTable) -> LifeTable:
     return table.without_privacy(table.events)
 
 
-def _found(root: Path, tenants: int, settings: PlanSettings, sampler: NoiseSampler) -> Federation:
+def _found(root: Path, tenants: int, settings: PlanSettings, sampler: NoiseSampler, now_h: float) -> Federation:
     names = {name for spec in settings.marginals for name in spec.dimensions}
     policy = {
         "epsilon_per_window": settings.epsilon * (1 + 1e-6),
@@ -213,7 +213,7 @@ def _found(root: Path, tenants: int, settings: PlanSettings, sampler: NoiseSampl
         "window_hours_minimum": 1,
         "dimensions": tuple(sorted(names)),
     }
-    return found(root, tenants, settings, policy, sampler)
+    return found(root, tenants, settings, policy, sampler, clock=lambda: now_h)
 
 
 def _deal_out(federation: Federation, owners: Sequence[str], lives: Sequence[Life], start_hour: int) -> list[Lease]:

@@ -5,7 +5,7 @@ and sent through a Flower grid. Only the sockets are missing.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from crypto.ids import EncodedElement, VerifyKey
 from crypto.masking import MaskKey
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
+from federation.base.clock import now_hour
 from federation.base.key_files import read_key
 from federation.protocol.directory import NOTHING_BEFORE, DirectoryEntry, Member
 from federation.protocol.noise import NoiseSampler, SystemSampler
@@ -57,10 +58,11 @@ def found(
     sampler: NoiseSampler | None = None,
     random_bytes: RandomBytes = os.urandom,
     hardware: Mapping[str, str] = MappingProxyType({}),
+    clock: Callable[[], float] = now_hour,
 ) -> Federation:
     """Founds a federation below `root`, which must be empty; `policy` is written into every tenant's policy.toml.
 
-    `hardware` has public names of hardware groups by what leases call them.
+    `hardware` has public names of hardware groups by what leases call them; `clock` tells tenants the hour since 1970.
     """
     homes = [root / "tenants" / f"{number:03d}" for number in range(tenants)]
     members = [create(home, random_bytes, 0.0) for home in homes]
@@ -84,7 +86,7 @@ def found(
     store.add_entry(0, founding)
     provider = Provider(provider_key, read_key(provider_home / "context.key"), settings, store, random_bytes)
     drawn = sampler or SystemSampler()
-    opened = tuple(open_tenant(home, trustees, random_bytes, drawn) for home in homes)
+    opened = tuple(open_tenant(home, trustees, random_bytes, drawn, clock) for home in homes)
     return Federation(provider, open_publisher(provider_home, store), trustees, opened)
 
 

@@ -8,7 +8,7 @@
 The directory itself has mode 0700.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from crypto.possession import MaskKeyClaim
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey
 from federation.base import pinned_directory
+from federation.base.clock import now_hour
 from federation.base.key_files import new_key, read, read_key, write_secret
 from federation.base.pinned_directory import NOT_JOINED, NotEnrolled
 from federation.base.sqlite import reporting
@@ -76,14 +77,21 @@ def write_policy(home: Path, *, pilot: bool) -> None:
 
 
 def open_tenant(
-    home: Path, trustees: Sequence[TrusteeService], random_bytes: RandomBytes, sampler: NoiseSampler
+    home: Path,
+    trustees: Sequence[TrusteeService],
+    random_bytes: RandomBytes,
+    sampler: NoiseSampler,
+    clock: Callable[[], float] = now_hour,
 ) -> Tenant:
-    """Opens the tenant of `home`; HomeError names a missing file, NotEnrolled means that no directory is pinned."""
+    """Opens the tenant of `home`; HomeError names a missing file, NotEnrolled means that no directory is pinned.
+
+    `clock` tells the hour since 1970: a replay is not of today.
+    """
     joined(home)
     signing_key, mask_key = SigningKey(read_key(home / "signing.key")), MaskKey(read_key(home / "mask.key"))
     limits = policy_of(home)
     with ExitStack() as until_open:
         connection = until_open.enter_context(closing(open_database(home / MEMORY)))
-        tenant = Tenant(signing_key, mask_key, limits, connection, trustees, random_bytes, sampler)
+        tenant = Tenant(signing_key, mask_key, limits, connection, trustees, random_bytes, sampler, clock)
         until_open.pop_all()
     return tenant

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from federation.base.visible import json_text
+from federation.protocol.plan import Mechanism
+from provider_server.rounds.planning import MarginalSpec
 from simulation.replay import lives
 from simulation.replay.brca import (
     EDGES_YEARS,
@@ -118,6 +120,18 @@ def test_a_folder_without_the_split_is_refused(tmp_path: Path) -> None:
     (tmp_path / "patients.csv").unlink()
     with pytest.raises(DataError, match="is missing"):
         list(replay_brca(tmp_path, 1.0, 1))
+
+
+def test_lives_may_be_lived_again_until_after_today() -> None:
+    """Each of three rounds is of thirty years, and what is counted has to be over by the tenants' clocks."""
+    old = [
+        lives.Life(f"owner {place % 3}", f"life {place}", 260_000.0, "nvlink_error", {"study": "all"})
+        for place in range(6)
+    ]
+    marginals = [MarginalSpec("survival", ("study", "band"), (), 1.0)]
+    settings = lives.settings_of(1.0, Mechanism.DISCRETE_LAPLACE, (0.0, 1e6), marginals)
+    with lives.replaying(old, settings, {"study": ("all",)}, private=False, rounds=3) as replay:
+        assert [replay.round().tables[0].events.sum() for _ in range(3)] == [6.0, 6.0, 6.0]
 
 
 @pytest.mark.nightly
