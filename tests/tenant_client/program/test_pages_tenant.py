@@ -23,7 +23,7 @@ from federation.protocol.service_messages import Action, CheckVerdict, Hint, Hin
 from tenant_client.doctor.advice.hints import STANDS_H, HintLog
 from tenant_client.doctor.advice.own_history import own_history
 from tenant_client.doctor.diagnosis.sureness import Basis, Sureness
-from tenant_client.doctor.records.attempts import Attempts, AttemptState
+from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Failure, Journal, Unit
@@ -476,6 +476,56 @@ def test_the_first_screen_says_what_failed_why_and_what_to_do(
         order = page.locator("h1, h2").all_inner_texts()
         assert order[0] == "Last failures"
         assert next(n for n, text in enumerate(order) if "fit" in text) < order.index("Privacy budget")
+
+
+SHAPES = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (16x64 and 65x128)"
+LONG_NAME = "pretrain-llama-7b-of-the-second-week-1"
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Path:
+    """A home outside any federation: the newest job failed, and the one before, of a long name, succeeded."""
+    with closing(open_database(tmp_path / "tenant.db")) as connection:
+        attempts = Attempts(connection)
+        for number, (job, state) in enumerate(
+            ((LONG_NAME, AttemptState.SUCCEEDED), ("pyerr", AttemptState.SUCCEEDED), ("pyerr", AttemptState.FAILED))
+        ):
+            attempt = attempts.begin(job, 3600.0 * (NOW_H + number))
+            attempts.name(job, "python err.py")
+            Starts(connection).keep(job, attempt, Started(command=("python", "err.py")))
+            attempts.end(job, attempt, state, 3600.0 * (NOW_H + number) + 60)
+        sentence = f"runtime_error: rank 1: /runs/pyerr-2/output.log, line 23: {SHAPES}"
+        attempts.explain("pyerr", attempt, AttemptCause("runtime_error", 1, sentence=sentence))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_cause_is_read_to_its_end_without_a_click_and_what_failed_comes_before_where(
+    browser: "Browser", alone: Path, width: int, height: int
+) -> None:
+    with looked_at(browser, alone, width) as (watched, _):
+        watched.page.set_viewport_size({"width": width, "height": height})
+        cause = watched.page.locator("table.ended summary span").first
+        assert cause.inner_text() == f"runtime_error: {SHAPES} — output.log, line 23, rank 1"
+        assert not cause.evaluate("one => one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight")
+
+
+def test_on_a_phone_jobs_have_their_names_on_few_lines_and_their_states_in_the_window(
+    browser: "Browser", alone: Path, home: Path
+) -> None:
+    for at in (alone, home):
+        with looked_at(browser, at, 390) as (watched, _):
+            jobs = watched.page.get_by_role("region", name="Jobs")
+            for name in jobs.locator("tbody th").all()[:3]:
+                assert (
+                    name.evaluate(
+                        "one => one.getClientRects()[0].height / parseFloat(getComputedStyle(one).lineHeight)"
+                    )
+                    < 4.5
+                )
+            state = jobs.locator("tbody td.state").first.bounding_box()
+            assert state is not None
+            assert state["x"] + state["width"] <= 390
 
 
 def test_what_runs_comes_before_checks_and_without_a_federation_no_round_is_named(
