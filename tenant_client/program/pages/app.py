@@ -2,7 +2,7 @@
 
     GET /?token=…           the printed address: exchanged for a cookie, once
     GET /                   last failures, running jobs, checks (?check=VERDICT, ?order=…), jobs, hints, budget
-    GET /attempts           what ran and how it ended
+    GET /attempts           what ran and how it ended, all or ?job=LEASE
     GET /expectations       jobs against targets, with error budgets
     GET /paths              jobs with logs of an attempt; /paths/LEASE: ways between their hosts
     GET /sent               everything that left, by kind
@@ -99,9 +99,9 @@ class Pages:
         given = {"house": seen, "pairs": pairs(seen.leases, check, order), "first": first, "step": ROWS_AT_ONCE}
         return _shown(request, "jobs", **asked, **given)
 
-    def attempts(self, request: Request, first: First = 0) -> Response:
-        """What ran and how it ended."""
-        return self._of_house(request, "attempts", first)
+    def attempts(self, request: Request, first: First = 0, job: str = "") -> Response:
+        """What ran and how it ended; of one lease if it is named."""
+        return self._of_house(request, "attempts", first, job=job)
 
     def expectations(self, request: Request, first: First = 0) -> Response:
         """Leases against their targets."""
@@ -148,8 +148,8 @@ class Pages:
         given = {"message": sent, "number": number, "row": row, "first": first, "step": WORDS_AT_ONCE}
         return _shown(request, "part", words=words(sent, number, first), count=row.length // WORD_BYTES, **given)
 
-    def _of_house(self, request: Request, name: str, first: int) -> Response:
-        return _shown(request, name, house=house(self._home, self._now_h()), first=first, step=ROWS_AT_ONCE)
+    def _of_house(self, request: Request, name: str, first: int, **given: str) -> Response:
+        return _shown(request, name, house=house(self._home, self._now_h()), first=first, step=ROWS_AT_ONCE, **given)
 
     def _message(self, round_id: str) -> "Message":
         try:

@@ -15,6 +15,7 @@ PAGES = (
     ("/sent", "Sent data"),
 )
 SHORT = 12
+_ID = re.compile(r"[0-9a-f]{32}")
 # "reason: rank 1, host: a.log, line 7: what was said": each of the two places may be absent.
 _PLACES = re.compile(r"([\w ]+: )(?:(rank \d+[^:]*): )?(?:([^:]+, line \d+): )?(.+)", re.DOTALL)
 _1970 = datetime(1970, 1, 1, tzinfo=UTC)
@@ -23,7 +24,9 @@ _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 def renderer() -> Callable[..., str]:
     """A function that renders a template by its name, with what it is given."""
     names = {"pages": PAGES, "after_failure": after_failure}
-    return web_renderer("tenant_client.program.pages", date, short, spaced, percent, place_last, names=names)
+    return web_renderer(
+        "tenant_client.program.pages", date, short, spaced, percent, place_last, lease_name, names=names
+    )
 
 
 def date(hour: float) -> str:
@@ -57,6 +60,15 @@ def place_last(sentence: str) -> str:
         return sentence
     reason, rank, file, what = found.groups()
     return reason + " — ".join(filter(None, (what, ", ".join(filter(None, (file, rank))))))
+
+
+def lease_name(lease: str) -> str:
+    """The name that verbs take: all of it, or of an id in hexadecimal the first digits.
+
+    >>> lease_name("pretrain-llama-1"), lease_name("0123456789abcdef" * 2)
+    ('pretrain-llama-1', '0123456789ab')
+    """
+    return lease[:SHORT] if _ID.fullmatch(lease) else lease
 
 
 def short(token: str) -> str:

@@ -227,7 +227,7 @@ def test_long_tables_go_on_and_show_every_row_once(home: Path, seen: House) -> N
             found: list[str] = []
             for first in range(0, len(leases), ROWS_AT_ONCE):
                 text = client.get(path, params={"first": first}).text
-                found += re.findall(r'<span class="code(?: quiet)?">([0-9a-f]{12})</span></th>', text)
+                found += re.findall(r'<span class="code(?: quiet)?">([0-9a-f]{12})</span>(?:</a>)?</th>', text)
                 assert (f"?first={first + ROWS_AT_ONCE}" in text) == (first + ROWS_AT_ONCE < len(leases))
             assert [one for one in found if one != "0" * 12] == [lease[:12] for lease in leases]
 
@@ -526,6 +526,27 @@ def test_on_a_phone_jobs_have_their_names_on_few_lines_and_their_states_in_the_w
             state = jobs.locator("tbody td.state").first.bounding_box()
             assert state is not None
             assert state["x"] + state["width"] <= 390
+
+
+def test_rows_have_the_names_that_verbs_take_and_those_of_jobs_lead_to_their_attempts(
+    browser: "Browser", alone: Path
+) -> None:
+    with looked_at(browser, alone) as (watched, base):
+        page = watched.page
+        assert "err.py pyerr" in page.locator("table.ended tbody th").first.inner_text()
+        jobs = page.get_by_role("region", name="Jobs")
+        assert jobs.locator("thead th").all_inner_texts() == ["job", "state", "cause", "began"]  # no workload is known
+        rows = [row.locator("th, td").all_inner_texts()[:3] for row in jobs.locator("tbody tr").all()]
+        assert ["err.py pyerr", "failed", "runtime_error"] in rows
+        assert [f"err.py {LONG_NAME}", "succeeded", "–"] in rows
+        jobs.get_by_role("link", name="pyerr").click()
+        assert page.url == f"{base}/attempts?job=pyerr"
+        assert page.locator("h1").inner_text() == "2 attempts of pyerr"
+        assert "pyerr, attempt 2: failed" in page.locator("table.ended ul").inner_text()  # without a click
+        assert LONG_NAME not in page.locator("main").inner_text()
+        assert browsers.barriers(page) == []
+        page.goto(f"{base}/attempts")
+        assert page.locator("h1").inner_text() == "3 attempts"
 
 
 def test_what_runs_comes_before_checks_and_without_a_federation_no_round_is_named(
