@@ -1,6 +1,6 @@
 """The tenant's page as an app.
 
-    GET /?token=…           the printed address: exchanged for a cookie, once
+    GET /?token=…           the printed address: exchanged for a cookie, once; who has the cookie is led to /
     GET /                   last failures, running jobs, checks (?check=VERDICT, ?order=…), jobs, hints, budget
     GET /attempts           what ran and how it ended, all or ?job=LEASE
     GET /expectations       jobs against targets, with error budgets
@@ -66,9 +66,10 @@ def page_app(home: Path, key: Key, now_h: Callable[[], float]) -> Asgi:
 def _only_with(key: Key) -> Callable[[Request, Callable[[Request], Any]], Any]:
     async def only_with_key(request: Request, call_next: Callable[[Request], Any]) -> Response:
         token = request.query_params.get("token")
+        is_let_in = key.fits(request.cookies.get(COOKIE, ""))
         if token is not None:
-            return _exchanged(key, token)
-        if not request.url.path.startswith("/style/") and not key.fits(request.cookies.get(COOKIE, "")):
+            return RedirectResponse("/", 303) if is_let_in else _exchanged(key, token)
+        if not request.url.path.startswith("/style/") and not is_let_in:
             return HTMLResponse(_page("closed"), 403)
         answered: Response = await call_next(request)
         return answered

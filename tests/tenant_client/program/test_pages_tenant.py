@@ -1,6 +1,7 @@
 """The tenant's page: it shows what is so, to its owner's browser alone, and every byte that left."""
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -40,7 +41,7 @@ from tests.support import browsers
 from tests.support.changing import replace
 from tests.support.factories import NO_SIGNATURE
 from tests.support.pages import WEEKS, Shown, built
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -291,9 +292,14 @@ def test_the_printed_address_opens_once_for_one_browser(home: Path) -> None:
         assert "samesite=strict" in cookie
         assert token not in cookie
         assert client.get("/").status_code == 200
+        again = client.get("/", params={"token": token})  # a browser that is let in stays so
+        assert (again.status_code, again.headers["location"]) == (303, "/")
+        assert "set-cookie" not in again.headers
         with httpx.Client(base_url=client.base_url, trust_env=False, timeout=PATIENCE_S) as other:
             assert other.get("/", params={"token": token}).status_code == 403
             assert other.get("/sent").status_code == 403
+            other.cookies.set("pharoah-tenant", "0" * 64)
+            assert other.get("/", params={"token": token}).status_code == 403
 
 
 def test_before_the_exchange_no_secret_fits() -> None:
@@ -410,7 +416,30 @@ def test_the_verb_prints_an_address_and_serves_until_it_is_told_to_end(home: Pat
         address = running.stderr.readline().strip()
         with httpx.Client(trust_env=False, timeout=PATIENCE_S, follow_redirects=True) as client:
             assert "Last failures" in client.get(address).text
-            assert client.get(address).status_code == 403
+        with httpx.Client(trust_env=False, timeout=PATIENCE_S) as other:
+            assert other.get(address).status_code == 403
+        running.terminate()
+        assert running.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("has_browser", [True, False])
+def test_the_verb_opens_the_browser_where_there_is_one(home: Path, tmp_path: Path, *, has_browser: bool) -> None:
+    told = tmp_path / "told"
+    program = tmp_path / "browser"
+    program.write_text(f"#!/bin/sh\nprintf %s \"$1\" > '{told}.part' && /bin/mv '{told}.part' '{told}'\n")
+    program.chmod(0o700)
+    none = {name: value for name, value in os.environ.items() if name not in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")}
+    environment = {**none, "PATH": str(tmp_path)} | ({"BROWSER": str(program)} if has_browser else {})
+    command = [sys.executable, "-m", "tenant_client", "page", "--open", "--home", str(home)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as running:
+        assert running.stderr is not None
+        running.stderr.readline()
+        address = running.stderr.readline().strip()
+        if has_browser:
+            until(told.exists)
+            assert told.read_text() == address
+        with httpx.Client(trust_env=False, timeout=PATIENCE_S, follow_redirects=True) as client:
+            assert "Last failures" in client.get(address).text
         running.terminate()
         assert running.wait(PATIENCE_S) == 0
 
