@@ -524,7 +524,7 @@ def alone(tmp_path: Path) -> Path:
             Starts(connection).keep(job, attempt, Started(command=("python", "err.py")))
             attempts.end(job, attempt, state, 3600.0 * (NOW_H + number) + 60)
         sentence = f"runtime_error: rank 1: /runs/pyerr-2/output.log, line 23: {SHAPES}"
-        attempts.explain("pyerr", attempt, AttemptCause("runtime_error", 1, sentence=sentence))
+        attempts.explain("pyerr", 2, AttemptCause("runtime_error", 1, sentence=sentence))
     return tmp_path
 
 
