@@ -1,8 +1,8 @@
 """The tenant's page as an app.
 
-    GET /?token=…           the printed address: exchanged for a cookie, once
+    GET /?token=…           the printed address: exchanged for a cookie, once; who has the cookie is led to /
     GET /                   last failures, running jobs, checks (?check=VERDICT, ?order=…), jobs, hints, budget
-    GET /attempts           what ran and how it ended
+    GET /attempts           what ran and how it ended, all or ?job=LEASE
     GET /expectations       jobs against targets, with error budgets
     GET /paths              jobs with logs of an attempt; /paths/LEASE: ways between their hosts
     GET /sent               everything that left, by kind
@@ -66,9 +66,10 @@ def page_app(home: Path, key: Key, now_h: Callable[[], float]) -> Asgi:
 def _only_with(key: Key) -> Callable[[Request, Callable[[Request], Any]], Any]:
     async def only_with_key(request: Request, call_next: Callable[[Request], Any]) -> Response:
         token = request.query_params.get("token")
+        is_let_in = key.fits(request.cookies.get(COOKIE, ""))
         if token is not None:
-            return _exchanged(key, token)
-        if not request.url.path.startswith("/style/") and not key.fits(request.cookies.get(COOKIE, "")):
+            return RedirectResponse("/", 303) if is_let_in else _exchanged(key, token)
+        if not request.url.path.startswith("/style/") and not is_let_in:
             return HTMLResponse(_page("closed"), 403)
         answered: Response = await call_next(request)
         return answered
@@ -99,9 +100,9 @@ class Pages:
         given = {"house": seen, "pairs": pairs(seen.leases, check, order), "first": first, "step": ROWS_AT_ONCE}
         return _shown(request, "jobs", **asked, **given)
 
-    def attempts(self, request: Request, first: First = 0) -> Response:
-        """What ran and how it ended."""
-        return self._of_house(request, "attempts", first)
+    def attempts(self, request: Request, first: First = 0, job: str = "") -> Response:
+        """What ran and how it ended; of one lease if it is named."""
+        return self._of_house(request, "attempts", first, job=job)
 
     def expectations(self, request: Request, first: First = 0) -> Response:
         """Leases against their targets."""
@@ -148,8 +149,8 @@ class Pages:
         given = {"message": sent, "number": number, "row": row, "first": first, "step": WORDS_AT_ONCE}
         return _shown(request, "part", words=words(sent, number, first), count=row.length // WORD_BYTES, **given)
 
-    def _of_house(self, request: Request, name: str, first: int) -> Response:
-        return _shown(request, name, house=house(self._home, self._now_h()), first=first, step=ROWS_AT_ONCE)
+    def _of_house(self, request: Request, name: str, first: int, **given: str) -> Response:
+        return _shown(request, name, house=house(self._home, self._now_h()), first=first, step=ROWS_AT_ONCE, **given)
 
     def _message(self, round_id: str) -> "Message":
         try:

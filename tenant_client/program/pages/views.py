@@ -49,6 +49,7 @@ class NoFederation(PharoahError):
 class LeaseView:
     """A lease, what the newest bundle says of its workload there, its newest attempt's state, and its end if told.
 
+    `cause` is the reason of that attempt, if it has one to be told.
     `ratio` is how many times as often its workload fails there as expected, with the interval; None without evidence.
     """
 
@@ -65,6 +66,7 @@ class LeaseView:
     high: float | None
     better_context: str
     state: str
+    cause: str
     end: str
 
 
@@ -234,7 +236,7 @@ def _leases(local: _Local, checker: Checker | None) -> tuple[LeaseView, ...]:
     }
     names = checker.bundle.names if checker else {}
     workloads = workload_names(happened.leases, happened.jobs, local.own_names)
-    states = {attempt.unit: attempt.state.value for attempt in happened.attempts}
+    newest = {attempt.unit: attempt for attempt in happened.attempts}
     checks = [(unit, checker.check(unit.labels) if checker else check(None, unit.labels)) for unit in happened.leases]
     checks.sort(key=lambda pair: (_WORST_FIRST.index(pair[1].verdict), -pair[0].start_h))
     return tuple(
@@ -251,11 +253,17 @@ def _leases(local: _Local, checker: Checker | None) -> tuple[LeaseView, ...]:
             low=made.evidence.risk_ratio_low if made.evidence else None,
             high=made.evidence.risk_ratio_high if made.evidence else None,
             better_context=_context(made.better_context or "", names),
-            state=states.get(unit.unit, ""),
+            state=newest[unit.unit].state.value if unit.unit in newest else "",
+            cause=_cause(newest.get(unit.unit)),
             end=local.ends.get(unit.unit, ""),
         )
         for unit, made in checks
     )
+
+
+def _cause(newest: Attempt | None) -> str:
+    has_failed = newest is not None and after_failure(newest.unit, newest.state, newest.cause)
+    return newest.cause.reason if newest and has_failed else ""
 
 
 def _workload(token: str, names: Mapping[str, str], described: str) -> str:

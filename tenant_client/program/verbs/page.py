@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import webbrowser
 from typing import Annotated
 
 import typer
@@ -15,6 +16,8 @@ def page(
     home: Home,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 0,
     host: Annotated[str, typer.Option(help="A loopback address; others are refused.")] = "127.0.0.1",
+    *,
+    open_it: Annotated[bool, typer.Option("--open", help="Open the address in the browser, if there is one.")] = False,
 ) -> None:
     """Show jobs, budget and all data that left, in a browser here.
 
@@ -25,4 +28,6 @@ def page(
         signal.signal(kind, lambda *_: asked.set())
     with listening(home, host, port) as address:
         say("open this address in a browser (valid once):", address)
+        if open_it:
+            webbrowser.open(address)
         asked.wait()

@@ -1,6 +1,7 @@
 """The tenant's page: it shows what is so, to its owner's browser alone, and every byte that left."""
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ from federation.protocol.service_messages import Action, CheckVerdict, Hint, Hin
 from tenant_client.doctor.advice.hints import STANDS_H, HintLog
 from tenant_client.doctor.advice.own_history import own_history
 from tenant_client.doctor.diagnosis.sureness import Basis, Sureness
-from tenant_client.doctor.records.attempts import Attempts, AttemptState
+from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Failure, Journal, Unit
@@ -40,7 +41,7 @@ from tests.support import browsers
 from tests.support.changing import replace
 from tests.support.factories import NO_SIGNATURE
 from tests.support.pages import WEEKS, Shown, built
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -227,7 +228,7 @@ def test_long_tables_go_on_and_show_every_row_once(home: Path, seen: House) -> N
             found: list[str] = []
             for first in range(0, len(leases), ROWS_AT_ONCE):
                 text = client.get(path, params={"first": first}).text
-                found += re.findall(r'<span class="code(?: quiet)?">([0-9a-f]{12})</span></th>', text)
+                found += re.findall(r'<span class="code(?: quiet)?">([0-9a-f]{12})</span>(?:</a>)?</th>', text)
                 assert (f"?first={first + ROWS_AT_ONCE}" in text) == (first + ROWS_AT_ONCE < len(leases))
             assert [one for one in found if one != "0" * 12] == [lease[:12] for lease in leases]
 
@@ -291,9 +292,14 @@ def test_the_printed_address_opens_once_for_one_browser(home: Path) -> None:
         assert "samesite=strict" in cookie
         assert token not in cookie
         assert client.get("/").status_code == 200
+        again = client.get("/", params={"token": token})  # a browser that is let in stays so
+        assert (again.status_code, again.headers["location"]) == (303, "/")
+        assert "set-cookie" not in again.headers
         with httpx.Client(base_url=client.base_url, trust_env=False, timeout=PATIENCE_S) as other:
             assert other.get("/", params={"token": token}).status_code == 403
             assert other.get("/sent").status_code == 403
+            other.cookies.set("pharoah-tenant", "0" * 64)
+            assert other.get("/", params={"token": token}).status_code == 403
 
 
 def test_before_the_exchange_no_secret_fits() -> None:
@@ -410,7 +416,30 @@ def test_the_verb_prints_an_address_and_serves_until_it_is_told_to_end(home: Pat
         address = running.stderr.readline().strip()
         with httpx.Client(trust_env=False, timeout=PATIENCE_S, follow_redirects=True) as client:
             assert "Last failures" in client.get(address).text
-            assert client.get(address).status_code == 403
+        with httpx.Client(trust_env=False, timeout=PATIENCE_S) as other:
+            assert other.get(address).status_code == 403
+        running.terminate()
+        assert running.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("has_browser", [True, False])
+def test_the_verb_opens_the_browser_where_there_is_one(home: Path, tmp_path: Path, *, has_browser: bool) -> None:
+    told = tmp_path / "told"
+    program = tmp_path / "browser"
+    program.write_text(f"#!/bin/sh\nprintf %s \"$1\" > '{told}.part' && /bin/mv '{told}.part' '{told}'\n")
+    program.chmod(0o700)
+    none = {name: value for name, value in os.environ.items() if name not in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")}
+    environment = {**none, "PATH": str(tmp_path)} | ({"BROWSER": str(program)} if has_browser else {})
+    command = [sys.executable, "-m", "tenant_client", "page", "--open", "--home", str(home)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as running:
+        assert running.stderr is not None
+        running.stderr.readline()
+        address = running.stderr.readline().strip()
+        if has_browser:
+            until(told.exists)
+            assert told.read_text() == address
+        with httpx.Client(trust_env=False, timeout=PATIENCE_S, follow_redirects=True) as client:
+            assert "Last failures" in client.get(address).text
         running.terminate()
         assert running.wait(PATIENCE_S) == 0
 
@@ -476,6 +505,77 @@ def test_the_first_screen_says_what_failed_why_and_what_to_do(
         order = page.locator("h1, h2").all_inner_texts()
         assert order[0] == "Last failures"
         assert next(n for n, text in enumerate(order) if "fit" in text) < order.index("Privacy budget")
+
+
+SHAPES = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (16x64 and 65x128)"
+LONG_NAME = "pretrain-llama-7b-of-the-second-week-1"
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Path:
+    """A home outside any federation: the newest job failed, and the one before, of a long name, succeeded."""
+    with closing(open_database(tmp_path / "tenant.db")) as connection:
+        attempts = Attempts(connection)
+        for number, (job, state) in enumerate(
+            ((LONG_NAME, AttemptState.SUCCEEDED), ("pyerr", AttemptState.SUCCEEDED), ("pyerr", AttemptState.FAILED))
+        ):
+            attempt = attempts.begin(job, 3600.0 * (NOW_H + number))
+            attempts.name(job, "python err.py")
+            Starts(connection).keep(job, attempt, Started(command=("python", "err.py")))
+            attempts.end(job, attempt, state, 3600.0 * (NOW_H + number) + 60)
+        sentence = f"runtime_error: rank 1: /runs/pyerr-2/output.log, line 23: {SHAPES}"
+        attempts.explain("pyerr", 2, AttemptCause("runtime_error", 1, sentence=sentence))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_cause_is_read_to_its_end_without_a_click_and_what_failed_comes_before_where(
+    browser: "Browser", alone: Path, width: int, height: int
+) -> None:
+    with looked_at(browser, alone, width) as (watched, _):
+        watched.page.set_viewport_size({"width": width, "height": height})
+        cause = watched.page.locator("table.ended summary span").first
+        assert cause.inner_text() == f"runtime_error: {SHAPES} — output.log, line 23, rank 1"
+        assert not cause.evaluate("one => one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight")
+
+
+def test_on_a_phone_jobs_have_their_names_on_few_lines_and_their_states_in_the_window(
+    browser: "Browser", alone: Path, home: Path
+) -> None:
+    for at in (alone, home):
+        with looked_at(browser, at, 390) as (watched, _):
+            jobs = watched.page.get_by_role("region", name="Jobs")
+            for name in jobs.locator("tbody th").all()[:3]:
+                assert (
+                    name.evaluate(
+                        "one => one.getClientRects()[0].height / parseFloat(getComputedStyle(one).lineHeight)"
+                    )
+                    < 4.5
+                )
+            state = jobs.locator("tbody td.state").first.bounding_box()
+            assert state is not None
+            assert state["x"] + state["width"] <= 390
+
+
+def test_rows_have_the_names_that_verbs_take_and_those_of_jobs_lead_to_their_attempts(
+    browser: "Browser", alone: Path
+) -> None:
+    with looked_at(browser, alone) as (watched, base):
+        page = watched.page
+        assert "err.py pyerr" in page.locator("table.ended tbody th").first.inner_text()
+        jobs = page.get_by_role("region", name="Jobs")
+        assert jobs.locator("thead th").all_inner_texts() == ["job", "state", "cause", "began"]  # no workload is known
+        rows = [row.locator("th, td").all_inner_texts()[:3] for row in jobs.locator("tbody tr").all()]
+        assert ["err.py pyerr", "failed", "runtime_error"] in rows
+        assert [f"err.py {LONG_NAME}", "succeeded", "–"] in rows
+        jobs.get_by_role("link", name="pyerr").click()
+        assert page.url == f"{base}/attempts?job=pyerr"
+        assert page.locator("h1").inner_text() == "2 attempts of pyerr"
+        assert "pyerr, attempt 2: failed" in page.locator("table.ended ul").inner_text()  # without a click
+        assert LONG_NAME not in page.locator("main").inner_text()
+        assert browsers.barriers(page) == []
+        page.goto(f"{base}/attempts")
+        assert page.locator("h1").inner_text() == "3 attempts"
 
 
 def test_what_runs_comes_before_checks_and_without_a_federation_no_round_is_named(
