@@ -31,6 +31,8 @@ from crypto.ids import SignatureBytes
 from federation.base import route
 from federation.base.console import verbs_of
 from federation.protocol import anchors, change_rules
+from pharoah_benchmarks.run import Ran
+from pharoah_benchmarks.verb import JobRow
 from pharoah_claims.verb import EvidenceView
 from pharoah_confirm import machine_verbs
 from pharoah_confirm.pairwise import NodeVerdict
@@ -178,6 +180,8 @@ JSON: dict[str, Any] = {
     "pharoah-provider leases events": list[events_verb.EventsRow],
     "pharoah-provider leases slurm": list[SlurmRow],
     "pharoah-provider leases key": list[leases.LeaseKeyRow],
+    "pharoah-provider benchmark list": list[JobRow],
+    "pharoah-provider benchmark run": Ran,
     "pharoah-provider kubernetes": list[KubernetesRow],
     "pharoah-provider nodes contexts": list[contexts.ContextRow],
     "pharoah-provider nodes recipe": list[recipe.RecipeRow],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 GROUP = "pharoah.verbs"
 # Plug-ins of this project by verb: where one is not installed, its verb says what to install.
 DISTRIBUTIONS = {
+    "pharoah-provider.benchmark": "pharoah-benchmarks",
     "pharoah-provider.kubernetes": "pharoah-kubernetes",
     "pharoah-provider.leases.slurm": "pharoah-slurm",
     "pharoah-provider.nodes.check": "pharoah-nodes",

@@ -3,6 +3,7 @@
     provider.toml            settings, see `provider_server.rounds.settings`
     signing.key context.key  32 bytes each, mode 0600
     tls.pem tls.key          the certificate, and its key, mode 0600; `renew_certificate` replaces both
+    benchmarks.jsonl         benchmark jobs that it ran itself, see `provider_server.fleet.learning.benchmark_jobs`
     provider.db              the store; provider.db.lock: held by whoever holds a round
     superlink.db             Flower's own state, with the nodes that may connect
     control.sock             while the provider runs: where its command line reaches it, mode 0600
@@ -12,11 +13,13 @@ its owner can read.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from crypto.ids import Token
 from crypto.ristretto import RandomBytes
@@ -34,7 +37,10 @@ from provider_server.rounds.store.store import Store, StoreNotEmpty
 
 if TYPE_CHECKING:  # what learns takes a second to import, and rounds a tenth: verbs that record leases do without
     from federation.protocol.ceremony import Committee
+    from federation.protocol.life_table import LifeTable
+    from federation.protocol.plan import Plan
     from federation.transport.certificates import Certificate
+    from provider_server.fleet.learning.benchmark_jobs import BenchmarkJob
     from provider_server.fleet.learning.findings import Findings
     from provider_server.fleet.learning.kin import Features
     from provider_server.fleet.own_failures import OwnRecord
@@ -179,6 +185,7 @@ def open_publisher(home: Path, store: Store) -> "Publisher":
     from federation.protocol.bundle import ContextName
     from provider_server.fleet.learning import hardware
     from provider_server.fleet.learning.findings import learn
+    from provider_server.fleet.learning.links import agreed
     from provider_server.rounds.publisher import Publisher
 
     settings = settings_of(home)
@@ -194,9 +201,27 @@ def open_publisher(home: Path, store: Store) -> "Publisher":
         return context_links(context_key, before, now, {*public, *own}, hardware.levels_of(kept))
 
     def learner(releases: "Sequence[Release]", leases: Sequence[Lease], own: "OwnRecord | None") -> "Findings":
-        return learn(releases, leases, own, _features(home, context_key, releases[-1].plan.epoch))
+        plan = releases[-1].plan
+        trials = _trials(home, context_key, plan, agreed(store.links(plan.epoch), plan.owners_minimum))
+        return learn(releases, leases, own, _features(home, context_key, plan.epoch), trials)
 
     return Publisher(store, SigningKey(read_key(home / "signing.key")), learner, named, linked)
+
+
+def _trials(home: Path, context_key: bytes, plan: "Plan", workloads: Mapping[str, str]) -> "LifeTable | None":
+    """What the provider's own benchmark jobs say, by the tokens of an epoch; `workloads` has those of older epochs."""
+    from provider_server.fleet.learning import benchmark_jobs, hardware
+
+    if not (home / benchmark_jobs.FILE).exists():
+        return None
+    jobs = benchmark_jobs.read(home / benchmark_jobs.FILE)
+
+    def by_token(job: "BenchmarkJob") -> "BenchmarkJob":
+        name = hardware.label_of(job.context) if isinstance(job.context, int) else job.context
+        context = context_tokens(context_key, plan.epoch, name, 0)["context"]
+        return msgspec.structs.replace(job, context=context, archetype=workloads.get(job.archetype, job.archetype))
+
+    return benchmark_jobs.evidence([by_token(job) for job in jobs])
 
 
 def _features(home: Path, context_key: bytes, epoch: int) -> "Features":

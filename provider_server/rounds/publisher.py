@@ -1,6 +1,7 @@
 """Learns from releases, publishes the findings as signed, numbered bundles, and keeps those for operators beside them.
 
-A bundle is learnt from tenants' sums alone: `learn` does not read what the provider saw itself. What operators see is
+A bundle is learnt from tenants' sums, and from benchmark jobs of the provider's own if the `learner` has any: `learn`
+does not read what the provider saw of tenants' jobs. What operators see is
 learnt from both (`learn_for_operators`), stored and not sent. Shares a store with the `Provider`, which holds the
 rounds. A bundle is stored before it is sent to anybody.
 """

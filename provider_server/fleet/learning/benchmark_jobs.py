@@ -6,8 +6,10 @@ has one JSON object per line:
     {"job": "gemm-0412", "context": 3, "nodes": 4, "start_h": 812.5, "hours": 6.0, "outcome": "nvlink_error",
      "versions": {"torch": "2.9.1", "nccl": "2.28.3"}, "settings": {"fabric": "ndr", "ranks": 32}, "archetype": "bert"}
 
-(on one line). `outcome` is `ok` or a slug of `federation.protocol.causes`; `archetype` a name of the catalogue or a
-token in hexadecimal; `versions` and `settings` may be left out. A job counts one failure at most: what ended it.
+(on one line). `outcome` is `ok`, a slug of `federation.protocol.causes`, or what only the owner of a job's code can say
+of it: `hang` and `wrong_result`, which are the hardware's, and `unknown`, which is nobody's. `archetype` is a name of
+the catalogue or a token in hexadecimal; `versions` and `settings` may be left out. A job counts one failure at most:
+what ended it.
 
 Guarantees: a file is read as a whole or not at all, and an error names the file, the line and the fault.
 Not promised: that benchmarks fail as tenants' jobs do (`analysis.cold_start` allows for a difference).
@@ -27,7 +29,8 @@ from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.fleet.analysis.conditions import Records
 from provider_server.fleet.analysis.rules import Rule, find_rules
 
-OK = "ok"
+OK, HANG, WRONG_RESULT, UNKNOWN = "ok", "hang", "wrong_result", "unknown"
+FILE = "benchmarks.jsonl"  # in the provider's home: those that it ran itself
 NOT_SET = "not set"
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
@@ -57,7 +60,7 @@ class BenchmarkJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settings: dict[Name, Setting] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.outcome != OK and self.outcome not in CAUSES:
+        if self.outcome not in {OK, HANG, WRONG_RESULT, UNKNOWN} | CAUSES.keys():
             raise ValueError(f"outcome {self.outcome!r} is neither {OK} nor a known cause, such as nvlink_error")
         if not (math.isfinite(self.start_h) and math.isfinite(self.hours)):
             raise ValueError("start_h and hours must be finite")
@@ -74,7 +77,9 @@ class BenchmarkJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def failed(self, domain: Domain) -> bool:
         """Whether a cause in `domain` ended it."""
-        return self.outcome != OK and CAUSES[self.outcome].domain is domain
+        if self.outcome in (HANG, WRONG_RESULT):
+            return domain is Domain.INFRASTRUCTURE
+        return self.outcome in CAUSES and CAUSES[self.outcome].domain is domain
 
 
 def read(path: Path) -> tuple[BenchmarkJob, ...]:

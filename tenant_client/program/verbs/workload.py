@@ -122,8 +122,10 @@ def tokens(traces: Traces, home: Home, catalogue: Catalogue = None, *, as_json: 
 
     Two workloads have equal local tokens if and only if their federation tokens are equal. Only the trustees can
     make federation tokens.
+
+    In place of traces pass a lease, for what `run` has described of it.
     """
-    descriptor, known = _described(traces), _catalogue(catalogue, home)
+    descriptor, known = _stored(traces, home) or _described(traces), _catalogue(catalogue, home)
     ladder = local_ladder(rungs(descriptor, known), _key(home))
     near = nearest(own_sketch(descriptor), known)
     if as_json:

@@ -1,15 +1,23 @@
 """The provider's own benchmark jobs: files that are read as a whole or not at all, exact evidence, readable rules."""
 
 import json
+import os
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from federation.protocol.bundle import PairJudgement
 from federation.protocol.causes import Domain
 from provider_server.fleet.analysis.cold_start import Known, bootstrap
 from provider_server.fleet.learning.benchmark_jobs import (
+    FILE,
     BadBenchmarks,
     BenchmarkJob,
     evidence,
@@ -18,6 +26,16 @@ from provider_server.fleet.learning.benchmark_jobs import (
     records,
     rules_from,
 )
+from provider_server.fleet.learning.findings import learn
+from provider_server.fleet.learning.links import renamed
+from provider_server.fleet.learning.verdicts import PairFinding
+from provider_server.fleet.leases import Lease, context_tokens
+from provider_server.fleet.release import Release
+from provider_server.rounds import home as homes
+from provider_server.rounds.store.store import Store
+from simulation.cloud.scenario import load as scenario
+from simulation.studies.learning import live, releases, small
+from tests.support.plans import InsecureSeeded
 
 RATE = 1e-4  # per node-hour
 
@@ -140,3 +158,67 @@ def test_settings_that_some_jobs_lack_are_text_and_numbers_that_all_have_are_num
         "graphs": ["true", "not set"],
     }
     assert seen.versions == {"nccl": ["2.28.3", None], "torch": ["2.9.1", None]}
+
+
+# ---- stand-ins: jobs that the provider ran itself --------------------------------------------------------------------
+
+
+RUNS, FAILURES, TIMES = 60, 5, 10  # of each pair; of those of planted pairs, so many times as many fail
+
+
+@cache
+def a_year() -> tuple[list[Release], list[Lease]]:
+    """A small cloud, of which noise hides what pairs fail at."""
+    year = live(small(scenario("standard")), 3)
+    return releases(year, 0.1, InsecureSeeded(20)), list(year.leases)
+
+
+def home_of_a_provider(home: Path) -> tuple[list[Release], list[Lease]]:
+    """A home whose context key gives the tokens of that cloud's contexts, which leases know as `hall TOKEN`."""
+    homes.create(home, ["localhost"], os.urandom, datetime.now(UTC))
+    made, leases = a_year()
+    return renamed(made, leases, tokens_in(home))
+
+
+def tokens_in(home: Path) -> dict[str, str]:
+    made, key = a_year()[0], (home / "context.key").read_bytes()
+    halls = {name for one in made for name in one.table("pairs").levels("context")}
+    return {one: context_tokens(key, made[-1].plan.epoch, f"hall {one}", 0)["context"] for one in halls}
+
+
+def stand_ins(home: Path, pairs: Sequence[PairFinding], planted: Sequence[PairFinding], failures: int) -> None:
+    """Runs of each pair, as long as an average pair needs to fail `FAILURES` times."""
+    hours = FAILURES / RUNS / np.mean([pair.rate for pair in pairs])
+    with (home / FILE).open("w") as file:
+        for pair, run in product(pairs, range(RUNS)):
+            failed = run < (TIMES * failures if pair in planted else failures)
+            own = {"job": f"{pair.key} {run}", "context": f"hall {pair.context}", "archetype": pair.workload}
+            more = {"nodes": 1, "hours": hours, "outcome": "wrong_result" if failed else "ok"}
+            file.write(json.dumps(LINE | own | more) + "\n")
+
+
+@pytest.mark.nightly
+def test_findings_learn_from_what_the_provider_ran_itself(tmp_path: Path) -> None:
+    """Stand-ins of a few pairs tell what noise hides of them; those that never fail convict nobody."""
+    home, pairs = tmp_path / "provider", learn(*a_year()).pairs
+    made, leases = home_of_a_provider(home)
+    planted = pairs[75::150]
+
+    def worse() -> set[tuple[str, str]]:
+        with closing(Store(home / "provider.db")) as store:
+            found = homes.open_publisher(home, store)._learner(made, leases, None)
+        return {pair.key for pair in found.pairs if pair.judgement is PairJudgement.WORSE}
+
+    assert worse() == set()
+    stand_ins(home, pairs, planted, 0)
+    assert worse() == set()
+    stand_ins(home, pairs, planted, FAILURES)
+    assert worse() == {(pair.workload, tokens_in(home)[pair.context]) for pair in planted}
+
+
+def test_hangs_and_wrong_results_count_as_the_hardwares_and_unknown_ends_as_nobodys() -> None:
+    outcomes = ("hang", "wrong_result", "unknown", "assertion_error", "ok")
+    jobs = parse(lines(*({"job": one, "outcome": one} for one in outcomes)), "made up")
+    assert evidence(jobs).events.sum() == 2
+    assert evidence(jobs, Domain.FRAMEWORK).events.sum() == 1
+    assert evidence(jobs).exposure_node_hours.sum() == 5 * 24

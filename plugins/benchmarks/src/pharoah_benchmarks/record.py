@@ -1,0 +1,84 @@
+"""What is kept of a run: a line of `benchmarks.jsonl` in the provider's home, of which findings learn from then on.
+
+One process at a time runs jobs for a home: a lock on `benchmarks.lock` says so, and ends with its process.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from federation.base.clock import now_hour
+from pharoah_benchmarks.catalogue import Precision, SizeName
+from pharoah_benchmarks.run import SCRATCH, CannotRun, Ran
+from provider_server.fleet.learning import hardware
+from provider_server.fleet.learning.benchmark_jobs import FILE, BenchmarkJob
+from provider_server.rounds.home import founded_hour
+
+LOCK, FOLDER = "benchmarks.lock", "benchmarks"
+UNDESCRIBED = "not described"
+
+
+@contextmanager
+def running(home: Path) -> Iterator[Path]:
+    """The folder for runs of this home, which nobody else uses meanwhile; CannotRun where somebody does."""
+    descriptor = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise CannotRun(
+                "another benchmark runs for this home", hint="wait for it: two would disturb each other"
+            ) from error
+        folder = home / FOLDER
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for left in folder.glob(f"{SCRATCH}*"):  # by a runner that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        yield folder
+    finally:
+        os.close(descriptor)
+
+
+def context_of(home: Path, node: str) -> int:
+    """The number of a node's context, as telemetry knows it; CannotRun where it does not."""
+    kept = hardware.load(home)
+    number = kept.contexts.of(node) if kept else None
+    if number is None:
+        raise CannotRun(
+            f"no telemetry says which context {node} is of",
+            hint="pass --context as leases have it, or --node as telemetry calls it",
+        )
+    return number
+
+
+def record(
+    home: Path, ran: Ran, context: int | str, archetype: str, size: SizeName, precision: Precision
+) -> BenchmarkJob:
+    """Appends what a run says, and returns it; on one machine, whatever ranks it had."""
+    job = BenchmarkJob(
+        job=ran.run,
+        context=context,
+        nodes=1,
+        start_h=max(0.0, now_hour() - founded_hour(home) - ran.seconds / 3600),
+        hours=ran.seconds / 3600,
+        outcome=ran.outcome,
+        archetype=archetype or ran.archetype or UNDESCRIBED,
+        versions=ran.versions,
+        settings={"node": ran.node, "ranks": float(ran.ranks), "size": size.value, "precision": precision.value},
+    )
+    line = msgspec.json.encode(job) + b"\n"
+    descriptor = os.open(home / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        before = os.fstat(descriptor).st_size
+        if os.write(descriptor, line) < len(line):  # findings read no file with half a line in it
+            os.ftruncate(descriptor, before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(home / FILE))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return job
