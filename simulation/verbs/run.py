@@ -113,7 +113,9 @@ def _impact_line(impact: dict[str, Any]) -> str:
     avoided, refused = impact["mismatch_gpu_hours_avoided_share"], impact["false_refusal_share"]
     warned = impact["warned_30min_share"]
     parts = (
-        "no job ran on a mismatch after the first bundle" if avoided is None else f"{avoided:.1%} of the GPU-hours lost to mismatches avoided",
+        "no job ran on a mismatch after the first bundle"
+        if avoided is None
+        else f"{avoided:.1%} of the GPU-hours lost to mismatches avoided",
         "" if refused is None else f"{refused:.1%} of other starts refused (false refusals)",
         "no node degraded after it" if warned is None else f"{warned:.1%} of degradations had a hint 30 minutes before",
         f"{_number(impact['false_hints_per_1000_lease_hours'])} false hints per 1,000 lease-hours",

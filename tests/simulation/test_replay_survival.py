@@ -124,10 +124,8 @@ def test_a_folder_without_the_split_is_refused(tmp_path: Path) -> None:
 
 def test_lives_may_be_lived_again_until_after_today() -> None:
     """Each of three rounds is of thirty years, and what is counted has to be over by the tenants' clocks."""
-    old = [
-        lives.Life(f"owner {place % 3}", f"life {place}", 260_000.0, "nvlink_error", {"study": "all"})
-        for place in range(6)
-    ]
+    labels = {"study": "all"}
+    old = [lives.Life(f"owner {n % 3}", f"life {n}", 260_000.0, "nvlink_error", labels) for n in range(6)]
     marginals = [MarginalSpec("survival", ("study", "band"), (), 1.0)]
     settings = lives.settings_of(1.0, Mechanism.DISCRETE_LAPLACE, (0.0, 1e6), marginals)
     with lives.replaying(old, settings, {"study": ("all",)}, private=False, rounds=3) as replay:
