@@ -23,6 +23,7 @@ from tenant_client.doctor.workload.descriptor import Descriptor
 if TYPE_CHECKING:
     from tenant_client.doctor.advice.incompatibilities import Known
     from tenant_client.doctor.diagnosis.diagnose import Diagnosis
+    from tenant_client.doctor.diagnosis.excerpts import Excerpt
     from tenant_client.doctor.diagnosis.lessons import Lessons
     from tenant_client.doctor.diagnosis.sureness import Sureness
 
@@ -60,13 +61,14 @@ def dumps_of(run_dir: Path) -> list[Path]:
 class Explained:
     """The cause of an attempt's failure, how sure it is, and the lines that tell the incident, if it is one.
 
-    `source` is the kind of source that names it, "" without one.
+    `source` is the kind of source that names it, "" without one; `lines` have their numbers masked, `excerpt` has not.
     """
 
     cause: AttemptCause = field(default_factory=AttemptCause)
     sure: "Sureness | None" = None
     lines: tuple[str, ...] = ()
     source: str = ""
+    excerpt: "Excerpt | None" = None
 
 
 def cause_of(
@@ -83,6 +85,7 @@ def cause_of(
     """
     with ours.guard("the diagnosis failed"):
         from tenant_client.doctor.diagnosis.diagnose import explain
+        from tenant_client.doctor.diagnosis.excerpts import excerpt_of
         from tenant_client.doctor.diagnosis.precedents import telling_lines
         from tenant_client.doctor.diagnosis.sureness import sureness_of
         from tenant_client.doctor.run.plugins import gather_with_plugins
@@ -96,7 +99,9 @@ def cause_of(
         gathered.evidence += [ended] if ended else []
         found = explain(gathered, _lessons(home / "lessons.json", ours))
         source = found.root.source if found.root else ""
-        return Explained(_cause(found), sureness_of(found), telling_lines(found, gathered, dropped), source)
+        excerpt = excerpt_of(found, gathered, dropped, frozenset({_SOURCE}))
+        cause = _cause(found, excerpt.where)
+        return Explained(cause, sureness_of(found), telling_lines(found, gathered, dropped), source, excerpt)
     return Explained()
 
 
@@ -176,8 +181,10 @@ def only_rank(finding: WatchFinding) -> int | None:
     return finding.ranks[0] if len(finding.ranks) == 1 else None
 
 
-def _cause(diagnosis: "Diagnosis") -> AttemptCause:
-    cause = AttemptCause(diagnosis.reason, diagnosis.rank, sentence=diagnosis.sentence)
+def _cause(diagnosis: "Diagnosis", at: str) -> AttemptCause:
+    """`at` is where in the job's own code it failed, "" where that is not known."""
+    at = "" if at in diagnosis.sentence else f"; at {at}"
+    cause = AttemptCause(diagnosis.reason, diagnosis.rank, sentence=f"{diagnosis.sentence}{at}")
     if diagnosis.root is None:
         return cause
     root = diagnosis.root

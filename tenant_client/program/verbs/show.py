@@ -19,6 +19,7 @@ from tenant_client.doctor.advice.failure_facts import Known, facts_of, newest
 from tenant_client.doctor.diagnosis.precedents import Precedent
 from tenant_client.doctor.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.excerpts import Excerpts
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.sources.reasons import UNKNOWN
@@ -43,8 +44,15 @@ class ShownCause(AttemptCause):
 
 @dataclass(frozen=True)
 class ShownEvidence:
-    """Lines of the logs that tell the failure, numbers masked, and what the watch found."""
+    """Lines of the logs that tell the failure, in the order of the log, and what the watch found.
 
+    `at` is the file and line of the job's own code, `log` the file and line of the cause: "" where not known. `near`
+    are the few lines up to the cause. Lines of an attempt that an older program journalled have their numbers masked.
+    """
+
+    at: str
+    log: str
+    near: tuple[str, ...]
     lines: tuple[str, ...]
     findings: tuple[Mapping[str, Any], ...]
 
@@ -104,13 +112,13 @@ def cause(home: Home, job: Lease = "", *, latest: Latest = False, as_json: AsJso
 def evidence(home: Home, job: Lease = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
     """Show the log lines that tell why a job's newest attempt failed, and what the watch found.
 
-    Numbers in the lines are masked. Exit code 3: there are none.
+    With the line of your own code that failed and the log to open. Exit code 3: there are none.
     """
     found = _shown(home, job, latest=latest).evidence
     if as_json:
         show_json(found)
     else:
-        show(*found.lines, *_finding_lines(found))
+        show(*_place_lines(found), *found.lines, *_finding_lines(found))
     _end_known("nothing in the logs tells of a failure", found.lines or found.findings)
 
 
@@ -159,10 +167,18 @@ def _of(connection: Connection, attempt: Attempt) -> ShownJob:
             sure=incident.sure if incident else None,
             sureness=incident.sureness if incident else "",
         ),
-        evidence=ShownEvidence(incident.lines if incident else (), attempt.findings),
+        evidence=_evidence(connection, attempt, incident.lines if incident else ()),
         precedents=ShownPrecedents(incident.helped if incident else "", incident.precedents if incident else ()),
         both_sides=_both_sides(connection, attempt),
     )
+
+
+def _evidence(connection: Connection, attempt: Attempt, masked: tuple[str, ...]) -> ShownEvidence:
+    excerpt, place = Excerpts(connection).of(attempt.unit, attempt.attempt), attempt.cause.place
+    file, line, number = place.rpartition(", line ")
+    lines = tuple(one.text for one in excerpt.lines) or masked
+    near = excerpt.near(place, _MOST_LINES) or lines[:_MOST_LINES]
+    return ShownEvidence(excerpt.at, f"{file}:{number}" if line else "", near, lines, attempt.findings)
 
 
 def _both_sides(connection: Connection, attempt: Attempt) -> ExplainedAttempt | None:
@@ -181,8 +197,8 @@ def _lines(found: ShownJob) -> Iterator[str]:
     yield f"{what} attempt {found.attempt}: {found.state}{ran}{steps}, began {began:%Y-%m-%d %H:%M:%S}"
     yield from (f"  {line}" for line in _cause_lines(found))
     yield from (f"  {line}" for line in _finding_lines(found.evidence))
-    spoken = [line for line in found.evidence.lines if any(map(str.isalpha, line))]  # no carets under a frame
-    yield from (f"  line: {line}" for line in spoken[:_MOST_LINES])
+    yield from (f"  {line}" for line in _place_lines(found.evidence))
+    yield from (f"  line: {line}" for line in found.evidence.near)
     yield from (f"  {line}" for line in _precedent_lines(found.precedents))
     if found.both_sides is not None:
         yield f"  over both sides: {found.both_sides.sentence}"
@@ -203,6 +219,11 @@ def _precedent_lines(found: ShownPrecedents) -> Iterator[str]:
 
 def _finding_lines(found: ShownEvidence) -> Iterator[str]:
     return (f"{one['kind']}: {one['text']}" for one in found.findings)
+
+
+def _place_lines(found: ShownEvidence) -> Iterator[str]:
+    yield from ([f"at: {found.at}"] if found.at else [])
+    yield from ([f"log: {found.log}"] if found.log else [])
 
 
 def _end_known(lacking: str, known: object) -> None:

@@ -12,13 +12,16 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from tenant_client.doctor.diagnosis.excerpts import Excerpt, ToldLine
 from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.excerpts import Excerpts
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.program.cli import app
 from tests.support import schemas
 
 KEY_ERROR = AttemptCause("key_error", 1, place="stderr.log, line 7", sentence="key_error: stderr.log, line 7: 'lr'")
+TOLD = ("Traceback (most recent call last):", '  File "train.py", line 41, in step', "KeyError: 'lr'")
 LINES = ("KeyError: 'lr'", 'File "train.py", line <*> in step')
 HANG = {"kind": "hang", "text": "no step for 120 s on rank 3", "ranks": [3], "cleared_at_s": None}
 YESTERDAY_S = time.time() - 86400.0
@@ -40,6 +43,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             if unit != "good":
                 attempts.explain(unit, 1, KEY_ERROR)
                 incidents.keep(unit, 1, LINES, None)
+            if unit == "again":
+                lines = (ToldLine("stderr.log", number, text) for number, text in enumerate(TOLD, 5))
+                Excerpts(connection).keep(unit, 1, Excerpt("/me/train.py:41", tuple(lines)))
             if unit == "before":
                 incidents.helped(unit, "pinned the configuration")
     return tmp_path
@@ -93,8 +99,11 @@ def test_a_job_is_shown_on_one_screen(home: Path) -> None:
         "key_error: stderr.log, line 7: 'lr'",
         "do: Check the missing key",
         "hang: no step for 120 s on rank 3",
+        "at: /me/train.py:41",
+        "log: stderr.log:7",
+        "line: Traceback",
+        'line:   File "train.py", line 41, in step',
         "line: KeyError: 'lr'",
-        'line: File "train.py"',
         "like before attempt 1: key_error: stderr.log, line 7: 'lr'; helped: pinned the configuration",
         "over both sides: ",
     ]
@@ -123,7 +132,7 @@ def test_sections_are_parts_of_the_whole(home: Path) -> None:
         assert view(home, "show", "--only", section, "again") == whole[section]
         assert json.loads(call(home, "show", "again", "--json", f"--only={section}").stdout) == whole[section]
     assert whole["cause"]["advice"].startswith("Check the missing key")
-    assert (whole["evidence"]["lines"], len(whole["evidence"]["findings"])) == (list(LINES), 1)
+    assert (whole["evidence"]["lines"], len(whole["evidence"]["findings"])) == (list(TOLD), 1)
     assert whole["precedents"]["precedents"][0]["lease"] == "before"
 
 
