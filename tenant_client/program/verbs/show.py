@@ -10,12 +10,14 @@ from typing import Any
 import typer
 
 from federation.base.console import AsJson
+from federation.base.pinned_directory import is_pinned
 from federation.base.screen import show, show_json
 from federation.base.sqlite import Connection, reporting
 from federation.base.visible import counted_as
 from tenant_client.doctor.advice.after_failure import after_failure, next_command
-from tenant_client.doctor.advice.explanation import explain
+from tenant_client.doctor.advice.explanation import FailureSide, explain
 from tenant_client.doctor.advice.failure_facts import Known, facts_of, newest
+from tenant_client.doctor.advice.found import to_do
 from tenant_client.doctor.diagnosis.precedents import Precedent
 from tenant_client.doctor.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
@@ -28,6 +30,7 @@ from tenant_client.rounds.disclosure.happened import ExplainedAttempt
 
 FINE, UNEXPLAINED = 0, 3
 _MOST_LINES = 5
+_OTHERS = (FailureSide.PROVIDER, FailureSide.BOTH)  # whose part the other lines do not tell
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ class ShownPrecedents:
 class ShownJob:
     """The newest attempt of a job. `name` is the job's own name, `job` that of its lease; times are seconds since 1970.
 
-    `both_sides` is the first cause over both sides, None for an attempt without trouble.
+    `both_sides` is the first cause over both sides, None for an attempt without trouble. `joined`: the
+    home is in a federation, and so has another side.
     """
 
     version: int
@@ -84,6 +88,7 @@ class ShownJob:
     evidence: ShownEvidence
     precedents: ShownPrecedents
     both_sides: ExplainedAttempt | None
+    joined: bool
 
 
 def summary(home: Home, job: Lease = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
@@ -151,7 +156,9 @@ def _of(connection: Connection, attempt: Attempt) -> ShownJob:
     incidents = Incidents(connection).kept()
     incident = next((one for one in incidents if (one.lease, one.attempt) == (attempt.unit, attempt.attempt)), None)
     advice = after_failure(attempt.unit, attempt.state, attempt.cause)[1:2]
-    cause = replace(attempt.cause, advice="".join(advice).removeprefix("do: "))
+    succeeded = attempt.state is AttemptState.SUCCEEDED
+    to_be_done = to_do(attempt.findings) if succeeded else "".join(advice).removeprefix("do: ")
+    cause = replace(attempt.cause, advice=to_be_done)
     return ShownJob(
         version=1,
         job=attempt.unit,
@@ -170,6 +177,7 @@ def _of(connection: Connection, attempt: Attempt) -> ShownJob:
         evidence=_evidence(connection, attempt, incident.lines if incident else ()),
         precedents=ShownPrecedents(incident.helped if incident else "", incident.precedents if incident else ()),
         both_sides=_both_sides(connection, attempt),
+        joined=is_pinned(connection),
     )
 
 
@@ -201,7 +209,8 @@ def _lines(found: ShownJob) -> Iterator[str]:
     yield from (f"  line: {line}" for line in found.evidence.near)
     yield from (f"  {line}" for line in _precedent_lines(found.precedents))
     if found.both_sides is not None:
-        yield f"  over both sides: {found.both_sides.sentence}"
+        if found.joined and found.both_sides.side in _OTHERS and found.state is not AttemptState.SUCCEEDED:
+            yield f"  over both sides: {found.both_sides.sentence}"
         yield f"{next_command(found.job)} --only explain"
 
 
@@ -209,6 +218,8 @@ def _cause_lines(found: ShownJob) -> Iterator[str]:
     if found.cause.said:
         yield f"{found.cause.reason}, as you fixed it; Pharoah had said:"
     yield from after_failure(found.job, found.state, found.cause)[:2]
+    if found.state is AttemptState.SUCCEEDED and found.cause.advice:
+        yield f"do: {found.cause.advice}"
     yield from filter(None, (found.cause.sureness,))
 
 
