@@ -96,7 +96,11 @@ def _traceback(raised: Evidence) -> list[ToldLine]:
         or (_CLOCK.search(before) and _FRAME.search(text))  # each line has its own time before it
         or (text.startswith(before) and text[len(before) :].startswith(" "))
     }
-    return [ToldLine(raised.file, number, text) for number, text in own.items() if any(map(str.isalpha, text[len(before) :]))]
+    return [
+        ToldLine(raised.file, number, text)
+        for number, text in own.items()
+        if any(map(str.isalpha, text[len(before) :]))
+    ]
 
 
 def _own_frame(traceback: Sequence[ToldLine]) -> str:
