@@ -71,10 +71,10 @@ def test_the_loss_of_a_right_run_is_in_its_band_and_another_is_not(job: str, pre
     for _ in range(CHECKED):
         losses.append(one.step())
         one.check(losses[-1])
-    from pharoah_benchmarks.jobs.train import WrongResult
+    from pharoah_benchmarks.jobs.train import SilentCorruption
 
     for wrong in (losses[0], float("nan"), 0.0):
-        with pytest.raises(WrongResult, match="silent data corruption detected"):
+        with pytest.raises(SilentCorruption, match="silent data corruption detected"):
             one.check(wrong)
 
 

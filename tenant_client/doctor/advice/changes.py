@@ -82,10 +82,12 @@ def _started(was: Started, now: Started) -> Iterator[Change]:
     if was.commit != now.commit:
         yield Change("code", f"commit {was.commit[:8] or 'unknown'} → {now.commit[:8] or 'unknown'}")
     edited = sorted(name for name in was.dirty.keys() | now.dirty.keys() if was.dirty.get(name) != now.dirty.get(name))
-    if edited:
+    if edited and (was.commit or now.commit):
         yield Change(
             "code", f"uncommitted: {', '.join(edited[:5])}{f' and {len(edited) - 5} more' * (len(edited) > 5)}"
         )
+    elif both := [name for name in edited if name in was.dirty and name in now.dirty]:  # outside git, the scripts alone
+        yield Change("code", f"{', '.join(both)} changed")
     if was.command != now.command:
         gone, come = _apart(was.command, now.command), _apart(now.command, was.command)
         yield Change("command", f"{' '.join(gone) or 'nothing'} → {' '.join(come) or 'nothing'}")
@@ -134,6 +136,10 @@ def unknown(before: Run, after: Run) -> tuple[str, ...]:
     unstarted = [run.unit for run in (before, after) if run.started is None]
     if undescribed and unlabelled and unstarted:
         raise NothingToCompare("nothing to compare: " + "; ".join(missing))
+    if not unstarted and (outside := [run for run in (before, after) if run.started and not run.started.commit]):
+        compared = set.intersection(*({*run.started.dirty} for run in outside if run.started))
+        but = f" but {', '.join(sorted(compared))}" if compared and len(outside) == 2 else ""
+        missing.append(f"code{but} (not in git)")
     if len(unlabelled) == 1:  # without a federation there are no contexts
         missing.append(f"context: none was granted for {unlabelled[0]}")
     return tuple(missing)

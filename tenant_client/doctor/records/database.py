@@ -54,6 +54,8 @@ CREATE TABLE IF NOT EXISTS incidents (
     helped TEXT NOT NULL DEFAULT '', UNIQUE (unit, attempt));
 CREATE TABLE IF NOT EXISTS incident_words (
     word TEXT NOT NULL, incident INTEGER NOT NULL REFERENCES incidents, PRIMARY KEY (word, incident)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS excerpts (
+    unit TEXT NOT NULL, attempt INTEGER NOT NULL, excerpt TEXT NOT NULL, PRIMARY KEY (unit, attempt)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS healthy_lines (
     workload TEXT NOT NULL, line TEXT NOT NULL, seen_in TEXT NOT NULL, at_s REAL NOT NULL,
     PRIMARY KEY (workload, line, seen_in)) WITHOUT ROWID;

@@ -16,7 +16,8 @@ from federation.base.sqlite import Rows, transaction
 class Started(msgspec.Struct, frozen=True, kw_only=True):
     """One start. What could not be found is empty.
 
-    `commit` is git's, `dirty` the files that differ from it with digests of their contents; `packages` are those of the
+    `commit` is git's, `dirty` the files that differ from it, or without git the command's scripts, with digests of what
+    they hold; `packages` are those of the
     job's own Python by name; `hosts` the nodes of the job.
     """
 

@@ -22,6 +22,7 @@ from tenant_client.doctor.diagnosis.filter_rules import FILE, load_rules
 from tenant_client.doctor.diagnosis.precedents import Precedent, like
 from tenant_client.doctor.records.attempts import INTERRUPTED, UNSEEN, Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import digest_key, open_database
+from tenant_client.doctor.records.excerpts import Excerpts
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.records.paces import Paces, Slice
@@ -363,6 +364,9 @@ class Record:
             Attempts(self._db).explain(self._unit, self.number, cause)
             if counted:
                 Attempts(self._db).count(self._unit, self.number)
+        with self._writing("cannot keep the lines that tell it"):
+            if explained.excerpt is not None:
+                Excerpts(self._db).keep(self._unit, self.number, explained.excerpt)
         with self._writing("cannot keep the incident"):
             if explained.lines:
                 return Incidents(self._db).keep(self._unit, self.number, explained.lines, explained.sure)

@@ -7,10 +7,11 @@
 """
 
 from collections.abc import Iterable, Sequence, Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tenant_client.doctor.advice.found import TIMED_OUT, hung_before
 from tenant_client.doctor.records.attempts import AttemptCause
 from tenant_client.doctor.run.fail_open import FailOpen
 from tenant_client.doctor.run.free_space import full_among
@@ -23,6 +24,7 @@ from tenant_client.doctor.workload.descriptor import Descriptor
 if TYPE_CHECKING:
     from tenant_client.doctor.advice.incompatibilities import Known
     from tenant_client.doctor.diagnosis.diagnose import Diagnosis
+    from tenant_client.doctor.diagnosis.excerpts import Excerpt
     from tenant_client.doctor.diagnosis.lessons import Lessons
     from tenant_client.doctor.diagnosis.sureness import Sureness
 
@@ -30,7 +32,7 @@ _SOURCE = "watch"
 _UNWRITTEN = ("checkpoint_write", "disk_full")
 _SAYS = {
     Kind.MISMATCHED_COLLECTIVE: ("mismatched_collective", Role.ROOT),
-    Kind.NON_COMMUNICATION_HANG: ("collective_timeout", Role.SYMPTOM),
+    Kind.NON_COMMUNICATION_HANG: (TIMED_OUT, Role.SYMPTOM),
     Kind.OUT_OF_MEMORY: ("host_out_of_memory", Role.ROOT),
     Kind.UNEVEN_END: ("uneven_end", Role.SYMPTOM),
 }
@@ -60,13 +62,14 @@ def dumps_of(run_dir: Path) -> list[Path]:
 class Explained:
     """The cause of an attempt's failure, how sure it is, and the lines that tell the incident, if it is one.
 
-    `source` is the kind of source that names it, "" without one.
+    `source` is the kind of source that names it, "" without one; `lines` have their numbers masked, `excerpt` has not.
     """
 
     cause: AttemptCause = field(default_factory=AttemptCause)
     sure: "Sureness | None" = None
     lines: tuple[str, ...] = ()
     source: str = ""
+    excerpt: "Excerpt | None" = None
 
 
 def cause_of(
@@ -83,6 +86,7 @@ def cause_of(
     """
     with ours.guard("the diagnosis failed"):
         from tenant_client.doctor.diagnosis.diagnose import explain
+        from tenant_client.doctor.diagnosis.excerpts import Excerpt, excerpt_of
         from tenant_client.doctor.diagnosis.precedents import telling_lines
         from tenant_client.doctor.diagnosis.sureness import sureness_of
         from tenant_client.doctor.run.plugins import gather_with_plugins
@@ -92,12 +96,25 @@ def cause_of(
         for fault in gathered.faults:
             ours.warn(str(fault))
         ended = exit_status.of(status or 0)
+        findings = list(findings)
         gathered.evidence[:0] = watched(findings)
         gathered.evidence += [ended] if ended else []
         found = explain(gathered, _lessons(home / "lessons.json", ours))
         source = found.root.source if found.root else ""
-        return Explained(_cause(found), sureness_of(found), telling_lines(found, gathered, dropped), source)
+        excerpt = excerpt_of(found, gathered, dropped, frozenset({_SOURCE}))
+        cause = _cause(found, excerpt.where)
+        if where := hung_before(cause.reason, [asdict(one) for one in findings]):
+            cause, excerpt = _led_by(where, cause), Excerpt(lines=excerpt.lines)
+        return Explained(cause, sureness_of(found), telling_lines(found, gathered, dropped), source, excerpt)
     return Explained()
+
+
+def _led_by(where: str, cause: AttemptCause) -> AttemptCause:
+    """Led by the rank that the watch found hanging: who timed out only waited for it."""
+    rank, _, line = where.partition(" hung at ")
+    advice = f"Look at {line}, where {rank} stood while the other ranks waited for it."
+    sentence = f"{where}; {cause.reason} followed"
+    return replace(cause, rank=int(rank.removeprefix("rank ")), sentence=sentence, advice=advice)
 
 
 def with_space(explained: Explained, paths: AbstractSet[str], ours: FailOpen) -> Explained:
@@ -176,8 +193,10 @@ def only_rank(finding: WatchFinding) -> int | None:
     return finding.ranks[0] if len(finding.ranks) == 1 else None
 
 
-def _cause(diagnosis: "Diagnosis") -> AttemptCause:
-    cause = AttemptCause(diagnosis.reason, diagnosis.rank, sentence=diagnosis.sentence)
+def _cause(diagnosis: "Diagnosis", at: str) -> AttemptCause:
+    """`at` is where in the job's own code it failed, "" where that is not known."""
+    at = "" if at in diagnosis.sentence else f"; at {at}"
+    cause = AttemptCause(diagnosis.reason, diagnosis.rank, sentence=f"{diagnosis.sentence}{at}")
     if diagnosis.root is None:
         return cause
     root = diagnosis.root

@@ -31,6 +31,7 @@ _EACH_TIME = frozenset(  # differ from run to run, and say nothing
 def started(command: Sequence[str], variables: Mapping[str, str], folder: Path, key: bytes, hosts: str) -> Started:
     """What a command was started with in a folder; `key` makes the digests of what looks secret."""
     commit, dirty = _code(folder)
+    dirty = dirty if commit else _scripts(command, folder)
     mask = partial(digest, key=key)
     return Started(
         command=masked_words(command, mask),
@@ -79,6 +80,12 @@ def _code(folder: Path) -> tuple[str, dict[str, str]]:
         return "", {}
     names = [line[3:] for line in _git(folder, "status", "--porcelain", "-z", "--no-renames").split("\0") if line]
     return commit, {name: _content(Path(top) / name) for name in names[:_MOST_FILES]}
+
+
+def _scripts(command: Sequence[str], folder: Path) -> dict[str, str]:
+    """Of code that git does not know: the scripts that the command names, with digests of what they hold."""
+    names = [word for word in command if word.endswith((".py", ".sh"))]
+    return {name: content for name in names[:_MOST_FILES] if (content := _content(folder / name))}
 
 
 def _content(file: Path) -> str:

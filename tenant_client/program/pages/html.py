@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from federation.base.web.html import NOTHING, renderer as web_renderer
 from tenant_client.doctor.advice.after_failure import after_failure
+from tenant_client.doctor.advice.found import in_short
 
 PAGES = (
     ("/", "Jobs"),
@@ -23,7 +24,7 @@ _1970 = datetime(1970, 1, 1, tzinfo=UTC)
 
 def renderer() -> Callable[..., str]:
     """A function that renders a template by its name, with what it is given."""
-    names = {"pages": PAGES, "after_failure": after_failure}
+    names = {"pages": PAGES, "after_failure": after_failure, "in_short": in_short}
     return web_renderer(
         "tenant_client.program.pages", date, short, spaced, percent, place_last, lease_name, names=names
     )

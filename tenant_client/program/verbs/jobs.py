@@ -60,6 +60,10 @@ def _show(rows: Sequence[LeaseRow]) -> None:
 def _row(row: LeaseRow) -> str:
     began = datetime.fromtimestamp(row.since_s, UTC).astimezone()
     state = f"{row.state} {row.reason}".strip() or "no attempt seen"
+    if row.found and row.state in (AttemptState.SUCCEEDED, AttemptState.RUNNING):
+        state += f", but {row.found}"
+    elif row.hung:
+        state = f"{row.state}: {row.hung}; {row.reason} followed"
     what = "; ".join(filter(None, (row.job, row.workload)))
     return (
         f"{row.lease}  {began:%Y-%m-%d %H:%M}  {state}{f', attempt {row.attempts}' if row.attempts > 1 else ''}  {what}"

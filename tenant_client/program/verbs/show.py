@@ -10,15 +10,18 @@ from typing import Any
 import typer
 
 from federation.base.console import AsJson
+from federation.base.pinned_directory import is_pinned
 from federation.base.screen import show, show_json
 from federation.base.sqlite import Connection, reporting
 from federation.base.visible import counted_as
 from tenant_client.doctor.advice.after_failure import after_failure, next_command
-from tenant_client.doctor.advice.explanation import explain
+from tenant_client.doctor.advice.explanation import FailureSide, explain
 from tenant_client.doctor.advice.failure_facts import Known, facts_of, newest
+from tenant_client.doctor.advice.found import to_do
 from tenant_client.doctor.diagnosis.precedents import Precedent
 from tenant_client.doctor.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.excerpts import Excerpts
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.sources.reasons import UNKNOWN
@@ -27,6 +30,7 @@ from tenant_client.rounds.disclosure.happened import ExplainedAttempt
 
 FINE, UNEXPLAINED = 0, 3
 _MOST_LINES = 5
+_OTHERS = (FailureSide.PROVIDER, FailureSide.BOTH)  # whose part the other lines do not tell
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,15 @@ class ShownCause(AttemptCause):
 
 @dataclass(frozen=True)
 class ShownEvidence:
-    """Lines of the logs that tell the failure, numbers masked, and what the watch found."""
+    """Lines of the logs that tell the failure, in the order of the log, and what the watch found.
 
+    `at` is the file and line of the job's own code, `log` the file and line of the cause: "" where not known. `near`
+    are the few lines up to the cause. Lines of an attempt that an older program journalled have their numbers masked.
+    """
+
+    at: str
+    log: str
+    near: tuple[str, ...]
     lines: tuple[str, ...]
     findings: tuple[Mapping[str, Any], ...]
 
@@ -61,7 +72,8 @@ class ShownPrecedents:
 class ShownJob:
     """The newest attempt of a job. `name` is the job's own name, `job` that of its lease; times are seconds since 1970.
 
-    `both_sides` is the first cause over both sides, None for an attempt without trouble.
+    `both_sides` is the first cause over both sides, None for an attempt without trouble. `joined`: the
+    home is in a federation, and so has another side.
     """
 
     version: int
@@ -76,6 +88,7 @@ class ShownJob:
     evidence: ShownEvidence
     precedents: ShownPrecedents
     both_sides: ExplainedAttempt | None
+    joined: bool
 
 
 def summary(home: Home, job: Lease = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
@@ -104,13 +117,13 @@ def cause(home: Home, job: Lease = "", *, latest: Latest = False, as_json: AsJso
 def evidence(home: Home, job: Lease = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
     """Show the log lines that tell why a job's newest attempt failed, and what the watch found.
 
-    Numbers in the lines are masked. Exit code 3: there are none.
+    With the line of your own code that failed and the log to open. Exit code 3: there are none.
     """
     found = _shown(home, job, latest=latest).evidence
     if as_json:
         show_json(found)
     else:
-        show(*found.lines, *_finding_lines(found))
+        show(*_place_lines(found), *found.lines, *_finding_lines(found))
     _end_known("nothing in the logs tells of a failure", found.lines or found.findings)
 
 
@@ -143,7 +156,9 @@ def _of(connection: Connection, attempt: Attempt) -> ShownJob:
     incidents = Incidents(connection).kept()
     incident = next((one for one in incidents if (one.lease, one.attempt) == (attempt.unit, attempt.attempt)), None)
     advice = after_failure(attempt.unit, attempt.state, attempt.cause)[1:2]
-    cause = replace(attempt.cause, advice="".join(advice).removeprefix("do: "))
+    succeeded = attempt.state is AttemptState.SUCCEEDED
+    to_be_done = to_do(attempt.findings) if succeeded else "".join(advice).removeprefix("do: ")
+    cause = replace(attempt.cause, advice=to_be_done)
     return ShownJob(
         version=1,
         job=attempt.unit,
@@ -159,10 +174,19 @@ def _of(connection: Connection, attempt: Attempt) -> ShownJob:
             sure=incident.sure if incident else None,
             sureness=incident.sureness if incident else "",
         ),
-        evidence=ShownEvidence(incident.lines if incident else (), attempt.findings),
+        evidence=_evidence(connection, attempt, incident.lines if incident else ()),
         precedents=ShownPrecedents(incident.helped if incident else "", incident.precedents if incident else ()),
         both_sides=_both_sides(connection, attempt),
+        joined=is_pinned(connection),
     )
+
+
+def _evidence(connection: Connection, attempt: Attempt, masked: tuple[str, ...]) -> ShownEvidence:
+    excerpt, place = Excerpts(connection).of(attempt.unit, attempt.attempt), attempt.cause.place
+    file, line, number = place.rpartition(", line ")
+    lines = tuple(one.text for one in excerpt.lines) or masked
+    near = excerpt.near(place, _MOST_LINES) or lines[:_MOST_LINES]
+    return ShownEvidence(excerpt.at, f"{file}:{number}" if line else "", near, lines, attempt.findings)
 
 
 def _both_sides(connection: Connection, attempt: Attempt) -> ExplainedAttempt | None:
@@ -181,11 +205,12 @@ def _lines(found: ShownJob) -> Iterator[str]:
     yield f"{what} attempt {found.attempt}: {found.state}{ran}{steps}, began {began:%Y-%m-%d %H:%M:%S}"
     yield from (f"  {line}" for line in _cause_lines(found))
     yield from (f"  {line}" for line in _finding_lines(found.evidence))
-    spoken = [line for line in found.evidence.lines if any(map(str.isalpha, line))]  # no carets under a frame
-    yield from (f"  line: {line}" for line in spoken[:_MOST_LINES])
+    yield from (f"  {line}" for line in _place_lines(found.evidence))
+    yield from (f"  line: {line}" for line in found.evidence.near)
     yield from (f"  {line}" for line in _precedent_lines(found.precedents))
     if found.both_sides is not None:
-        yield f"  over both sides: {found.both_sides.sentence}"
+        if found.joined and found.both_sides.side in _OTHERS and found.state is not AttemptState.SUCCEEDED:
+            yield f"  over both sides: {found.both_sides.sentence}"
         yield f"{next_command(found.job)} --only explain"
 
 
@@ -193,6 +218,8 @@ def _cause_lines(found: ShownJob) -> Iterator[str]:
     if found.cause.said:
         yield f"{found.cause.reason}, as you fixed it; Pharoah had said:"
     yield from after_failure(found.job, found.state, found.cause)[:2]
+    if found.state is AttemptState.SUCCEEDED and found.cause.advice:
+        yield f"do: {found.cause.advice}"
     yield from filter(None, (found.cause.sureness,))
 
 
@@ -203,6 +230,11 @@ def _precedent_lines(found: ShownPrecedents) -> Iterator[str]:
 
 def _finding_lines(found: ShownEvidence) -> Iterator[str]:
     return (f"{one['kind']}: {one['text']}" for one in found.findings)
+
+
+def _place_lines(found: ShownEvidence) -> Iterator[str]:
+    yield from ([f"at: {found.at}"] if found.at else [])
+    yield from ([f"log: {found.log}"] if found.log else [])
 
 
 def _end_known(lacking: str, known: object) -> None:

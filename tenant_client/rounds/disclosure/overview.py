@@ -12,6 +12,7 @@ from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.pinned_directory import is_pinned, pinned
 from federation.base.sqlite import Connection, reporting
 from federation.protocol.causes import CAUSES, Domain
+from tenant_client.doctor.advice.found import hung_before, in_short
 from tenant_client.doctor.advice.hints import HintLog, standing
 from tenant_client.doctor.records.attempts import Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
@@ -25,7 +26,8 @@ from tenant_client.rounds.policy import Policy, policy_of
 class LeaseRow:
     """A lease, its job and workload, and the state of its last attempt; `state` is empty without one.
 
-    `undescribed` says why the workload is not known.
+    `undescribed` says why the workload is not known, `found` in short what the watch found and held at the end,
+    `hung` where a rank hung if that is why it failed; "" where it is not so.
     """
 
     lease: str
@@ -35,6 +37,8 @@ class LeaseRow:
     attempts: int
     state: str
     reason: str
+    found: str
+    hung: str
     since_s: float
 
 
@@ -164,6 +168,8 @@ def leases(connection: Connection) -> list[LeaseRow]:
                 attempts=one.attempt if one else 0,
                 state=one.state if one else "",
                 reason=one.cause.reason if one and one.state in _EXPLAINED else "",
+                found=in_short(one.findings) if one else "",
+                hung=hung_before(one.cause.reason, one.findings) if one else "",
                 since_s=one.started_at_s if one else unit.start_h * SECONDS_PER_HOUR,
             )
         )

@@ -233,4 +233,4 @@ def test_a_hang_that_a_signal_ended_past_run_is_a_stall_and_no_failure(tmp_path:
     record.ended(Ending(1), Asked(2030.0, standing=stood.standing), 2030.0, 11, [hang], {})  # its own time-out
     attempt = attempts(home)[-1]
     assert (attempt.state, attempt.cause.reason, attempt.cause.rank) == (AttemptState.FAILED, "collective_timeout", 1)
-    assert text in attempt.cause.sentence
+    assert attempt.cause.sentence == "rank 1 hung at main (base.py:41); collective_timeout followed"

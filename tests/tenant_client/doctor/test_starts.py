@@ -139,3 +139,25 @@ def test_a_start_is_journalled_with_code_packages_and_environment(tmp_path: Path
 def test_equal_starts_have_no_changes() -> None:
     one = Started(command=("python", "a.py"), commit="c", packages={"x": "1"}, environment={"A": "1"}, hosts="n1")
     assert changes(Run("a", {}, None, one), Run("b", {}, None, one)) == ()
+
+
+def test_outside_git_the_commands_scripts_are_compared_and_other_code_is_said_not_to_be(tmp_path: Path) -> None:
+    home, code = tmp_path / "home", tmp_path / "code"
+    code.mkdir()
+    script = code / "job.py"
+    script.write_text("print('step')\n", encoding="utf-8")
+    for lease in ("first", "same"):
+        ran(home, lease, sys.executable, "job.py", cwd=code)
+    script.write_text("raise KeyError('x')\n", encoding="utf-8")
+    ran(home, "edited", sys.executable, "job.py", cwd=code)
+    ran(home, "inline", sys.executable, "-c", "raise KeyError('x')", cwd=code)
+
+    def told(lease: str) -> tuple[list[str], list[str]]:
+        words = (PROGRAM, "show", lease, "--only", "changes", "--home", str(home), "--json")
+        found = json.loads(subprocess.run(words, capture_output=True, check=False, text=True).stdout)
+        code = [one["text"] for one in found["changes"] if one["kind"] == "code"]
+        return code, [one for one in found["unknown"] if one.startswith("code")]
+
+    assert told("same") == ([], ["code but job.py (not in git)"])
+    assert told("edited") == (["job.py changed"], ["code but job.py (not in git)"])
+    assert told("inline") == ([], ["code (not in git)"])

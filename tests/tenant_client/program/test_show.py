@@ -12,13 +12,19 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from tenant_client.doctor.advice.explanation import FailureCause, FailureSide
+from tenant_client.doctor.diagnosis.excerpts import Excerpt, ToldLine
 from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.excerpts import Excerpts
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.program.cli import app
+from tenant_client.program.verbs import show as verb
+from tenant_client.rounds.disclosure.happened import ExplainedAttempt
 from tests.support import schemas
 
 KEY_ERROR = AttemptCause("key_error", 1, place="stderr.log, line 7", sentence="key_error: stderr.log, line 7: 'lr'")
+TOLD = ("Traceback (most recent call last):", '  File "train.py", line 41, in step', "KeyError: 'lr'")
 LINES = ("KeyError: 'lr'", 'File "train.py", line <*> in step')
 HANG = {"kind": "hang", "text": "no step for 120 s on rank 3", "ranks": [3], "cleared_at_s": None}
 YESTERDAY_S = time.time() - 86400.0
@@ -40,6 +46,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             if unit != "good":
                 attempts.explain(unit, 1, KEY_ERROR)
                 incidents.keep(unit, 1, LINES, None)
+            if unit == "again":
+                lines = (ToldLine("stderr.log", number, text) for number, text in enumerate(TOLD, 5))
+                Excerpts(connection).keep(unit, 1, Excerpt("/me/train.py:41", tuple(lines)))
             if unit == "before":
                 incidents.helped(unit, "pinned the configuration")
     return tmp_path
@@ -93,15 +102,80 @@ def test_a_job_is_shown_on_one_screen(home: Path) -> None:
         "key_error: stderr.log, line 7: 'lr'",
         "do: Check the missing key",
         "hang: no step for 120 s on rank 3",
+        "at: /me/train.py:41",
+        "log: stderr.log:7",
+        "line: Traceback",
+        'line:   File "train.py", line 41, in step',
         "line: KeyError: 'lr'",
-        'line: File "train.py"',
         "like before attempt 1: key_error: stderr.log, line 7: 'lr'; helped: pinned the configuration",
-        "over both sides: ",
     ]
     assert all(line.startswith(f"  {begins}") for line, begins in zip(shown[1:-1], told, strict=True))
     assert shown[-1] == "next: pharoah-tenant show again --only explain"
     assert len(shown) <= 24
     assert call(home, *shown[-1].removeprefix("next: pharoah-tenant ").split()).exit_code == 0
+
+
+NAN = {"kind": "nan_loss", "text": "loss of rank 0 is nan since step 41", "ranks": [0], "cleared_at_s": None}
+HUNG = {
+    "kind": "non_communication_hang",
+    "text": "rank 1 is outside, idle, for 9 s; 1 rank waits for it; rank 1 at wait_for_lock (hang.py:7) < f (a.py:9)",
+    "ranks": [1],
+    "cleared_at_s": None,
+}
+
+
+def end(home: Path, unit: str, state: AttemptState, reason: str, **finding: Any) -> None:
+    with closing(open_database(home / "tenant.db")) as connection:
+        Attempts(connection).end(unit, 1, state, YESTERDAY_S + 9e3, steps=150, findings=[finding])
+        Attempts(connection).explain(unit, 1, AttemptCause(reason))
+
+
+def states(home: Path) -> list[str]:
+    return [line.split("  ")[2] for line in call(home, "jobs").stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("finding", "said", "to_do"),
+    [
+        (NAN, "succeeded, but NaN loss since step 41", "do: Go back to the checkpoint before the loss rose"),
+        (NAN | {"kind": "slow_rank", "text": "rank 1 slows down the other ranks"}, "succeeded, but slow rank", ""),
+        (NAN | {"cleared_at_s": YESTERDAY_S}, "succeeded", ""),
+        (NAN | {"kind": "hint"}, "succeeded", ""),
+    ],
+)
+def test_a_success_with_a_finding_that_held_is_marked(
+    home: Path, finding: dict[str, Any], said: str, to_do: str
+) -> None:
+    end(home, "good", AttemptState.SUCCEEDED, "unknown", **finding)
+    assert states(home)[0] == said
+    shown = call(home, "show", "good").stdout
+    assert ("do: " in shown, to_do in shown, "over both sides" in shown) == (bool(to_do), True, False)
+
+
+@pytest.mark.parametrize(
+    ("reason", "finding", "said"),
+    [
+        ("collective_timeout", HUNG, "failed: rank 1 hung at wait_for_lock (hang.py:7); collective_timeout followed"),
+        ("collective_timeout", HUNG | {"cleared_at_s": YESTERDAY_S}, "failed collective_timeout"),
+        ("collective_timeout", HUNG | {"text": "rank 1 is outside, idle"}, "failed collective_timeout"),
+        ("key_error", HUNG, "failed key_error"),
+    ],
+)
+def test_the_list_leads_with_the_rank_that_hung_where_a_time_out_ended_it(
+    home: Path, reason: str, finding: dict[str, Any], said: str
+) -> None:
+    end(home, "again", AttemptState.FAILED, reason, **finding)
+    assert states(home)[-1] == said
+
+
+@pytest.mark.parametrize(("joined", "side", "told"), [(True, "both", 1), (True, "tenant", 0), (False, "both", 0)])
+def test_both_sides_are_told_where_there_are_two_and_another_is_meant(
+    home: Path, monkeypatch: pytest.MonkeyPatch, side: str, told: int, *, joined: bool
+) -> None:
+    explained = ExplainedAttempt("again", 1, FailureCause.MISMATCH, FailureSide(side), "probably this")
+    monkeypatch.setattr(verb, "is_pinned", lambda _: joined)
+    monkeypatch.setattr(verb, "_both_sides", lambda *_: explained)
+    assert call(home, "show", "again").stdout.count("over both sides: probably this") == told
 
 
 def test_of_a_job_that_worked_no_failure_is_told(home: Path) -> None:
@@ -123,7 +197,7 @@ def test_sections_are_parts_of_the_whole(home: Path) -> None:
         assert view(home, "show", "--only", section, "again") == whole[section]
         assert json.loads(call(home, "show", "again", "--json", f"--only={section}").stdout) == whole[section]
     assert whole["cause"]["advice"].startswith("Check the missing key")
-    assert (whole["evidence"]["lines"], len(whole["evidence"]["findings"])) == (list(LINES), 1)
+    assert (whole["evidence"]["lines"], len(whole["evidence"]["findings"])) == (list(TOLD), 1)
     assert whole["precedents"]["precedents"][0]["lease"] == "before"
 
 

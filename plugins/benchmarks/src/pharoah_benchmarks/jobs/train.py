@@ -35,7 +35,7 @@ SEED = 2026
 LEARNING_RATE = 3e-3
 
 
-class WrongResult(RuntimeError):
+class SilentCorruption(RuntimeError):
     """Nothing failed, and what was computed is wrong."""
 
     def __init__(self, what: str) -> None:
@@ -80,22 +80,22 @@ class Training:
         return self._mean(loss.detach()) if self.steps in (1, CHECKED) else math.nan
 
     def check(self, loss: float) -> None:
-        """WrongResult for a loss out of its band, of which nobody heard otherwise."""
+        """SilentCorruption for a loss out of its band, of which nobody heard otherwise."""
         if self.steps == 1:
             self.first = loss
         elif self.steps == CHECKED:
             share, (low, high) = loss / self.first, self.band
             if not low <= share <= high:
-                raise WrongResult(f"the loss after {CHECKED} steps is {share:.3g} of the first, not {low} to {high}")
+                raise SilentCorruption(f"the loss after {CHECKED} steps is {share:.3g} of the first, not {low} to {high}")
 
     def save(self) -> None:
         """Writes a checkpoint, of weights that all ranks have alike."""
         weights = [one for name, one in self.model.named_parameters() if not name.startswith(self.task.own or ("-",))]
         total = torch.stack([one.detach().double().sum() for one in weights]).sum()
         if not math.isfinite(total):
-            raise WrongResult("a weight is no finite number")
+            raise SilentCorruption("a weight is no finite number")
         if abs(self._mean(total) - float(total)) > 1e-9 * max(1.0, abs(float(total))):
-            raise WrongResult("weights differ across ranks")
+            raise SilentCorruption("weights differ across ranks")
         if self.rank and not self.task.own:
             return
         with pharoah.phase("checkpoint"):
