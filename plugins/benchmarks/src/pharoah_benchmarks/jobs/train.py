@@ -86,7 +86,9 @@ class Training:
         elif self.steps == CHECKED:
             share, (low, high) = loss / self.first, self.band
             if not low <= share <= high:
-                raise SilentCorruption(f"the loss after {CHECKED} steps is {share:.3g} of the first, not {low} to {high}")
+                raise SilentCorruption(
+                    f"the loss after {CHECKED} steps is {share:.3g} of the first, not {low} to {high}"
+                )
 
     def save(self) -> None:
         """Writes a checkpoint, of weights that all ranks have alike."""
