@@ -15,11 +15,13 @@ on): give it a network of its own. Only simulations run on it, never a party of 
 its usage.
 """
 
+import ctypes
 import importlib
 import multiprocessing
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -28,6 +30,8 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from crypto.errors import PharoahError
+
+PR_SET_PDEATHSIG = 1  # prctl(2): the signal that a process gets when who started it ends
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -101,9 +105,14 @@ _inherited: tuple[Callable[[Any, Any], Any], Any] | None = None
 
 
 def _begin(work: Callable[[Any, Any], Any], shared: object) -> None:
-    """In a new process. A handler of SIGTERM that the parent has set would run here and end nothing."""
+    """In a new process, which ends with its parent, however that ends.
+
+    A handler of SIGTERM that the parent has set would run here and end nothing.
+    """
     global _inherited  # the only way in that copies nothing
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _inherited = work, shared
 
 

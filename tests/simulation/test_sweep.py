@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -90,6 +89,14 @@ def test_figures_repeat_with_a_seed_of_noise_and_with_no_other() -> None:
     assert [float(row["estimate"]) for row in read] == estimates  # no digit is lost
 
 
+def is_ended(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
 def test_a_sweep_goes_on_after_it_was_killed(tmp_path: Path) -> None:
     grid = ("--set", "epsilon=0.5,2", "--seeds", "2", "--noise-seed", "5", "--out", str(tmp_path))
     command = [sys.executable, "-m", "simulation", "sweep", *SMALL, *grid]
@@ -97,8 +104,12 @@ def test_a_sweep_goes_on_after_it_was_killed(tmp_path: Path) -> None:
         until = time.monotonic() + 120
         while not (done := set(tmp_path.glob("runs/*.json"))) and time.monotonic() < until:
             time.sleep(0.05)
-        os.killpg(program.pid, signal.SIGKILL)
+        program.kill()
     assert 0 < len(done) < 4
+    while not (ended := is_ended(program.pid)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert ended, "its workers live on"
+    done = set(tmp_path.glob("runs/*.json"))
     assert not (tmp_path / "sweep.csv").exists()
     written = {file: file.stat().st_mtime_ns for file in done}
     table = swept(*grid, "--csv")
