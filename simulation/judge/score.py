@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
+from importlib import metadata
 from typing import Any, TypedDict
 
 import numpy as np
@@ -59,7 +60,10 @@ class Summary(Span):
 
     scenario: str
     title: str
+    changes: dict[str, Any]
     seed: int
+    noise_seed: int | None
+    version: str
     tenants: int
     job_weeks: int
     failures_per_1000_node_days: float
@@ -101,10 +105,19 @@ class Judge:
         self._expected = _expected(played)
         self._true_rates = {key: events / hours for key, (events, hours) in self._expected.items() if hours > 0}
 
-    def outcome(self, seed: int, began: float, engine: Engine, tell: Callable[[str], None] = lambda _: None) -> Outcome:
+    def outcome(
+        self,
+        seed: int,
+        began: float,
+        engine: Engine,
+        tell: Callable[[str], None],
+        *,
+        changes: Mapping[str, object],
+        noise_seed: int | None,
+    ) -> Outcome:
         """The whole outcome of a run that `began` at that monotonic time, JSON-compatible (docs/simulation.md).
 
-        The `engine` learns what no tenant was told; `tell` hears how far it is.
+        The `engine` learns what no tenant was told; `tell` hears how far it is. `changes` are those of the scenario.
         """
         played, scenario = self._played, self._scenario
         private, others = played.bundles[-1], self._learn(engine, tell)
@@ -114,7 +127,10 @@ class Judge:
         return {
             "scenario": scenario.name,
             "title": scenario.title,
+            "changes": dict(changes),
             "seed": seed,
+            "noise_seed": noise_seed,
+            "version": metadata.version("pharoah"),
             "from": _date(played.start_hour),
             "to": _date(played.end_hour),
             "tenants": scenario.tenants,

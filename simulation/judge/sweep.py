@@ -136,7 +136,8 @@ def outcome_of(run: Run, root: Path, engine: Engine, tell: Callable[[str], None]
     try:
         for week in player.weeks():
             tell(f"finished week {week + 1} of {scenario.weeks}")
-        return Judge(player.played()).outcome(run.seed, began, engine, tell)
+        judge = Judge(player.played())
+        return judge.outcome(run.seed, began, engine, tell, changes=run.changes, noise_seed=run.noise_seed)
     finally:
         player.close()
 

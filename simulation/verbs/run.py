@@ -91,8 +91,10 @@ def _program(name: str) -> str:
 def _summary_lines(summary: dict[str, Any]) -> list[str]:
     mismatch, hazard, failures = summary["mismatch"], summary["hazard"], summary["failures_per_1000_node_days"]
     small = ["so small a cloud shows nothing: it is for trying the programs"] * (summary["job_weeks"] < FEW)
+    changed = [f"changed:           {', '.join(f'{key} = {value}' for key, value in summary['changes'].items())}"]
     return [
         *small,
+        *changed * bool(summary["changes"]),
         f"{summary['tenants']} tenants, {summary['job_weeks']} job-weeks, {counted_as(summary['rounds'], 'round')}"
         f" at epsilon {summary['epsilon']:g} and delta {summary['delta']:g} per lease and window;"
         f" {summary['seconds']:.1f} s",

@@ -160,13 +160,13 @@ def test_the_pages_of_both_sides_open_in_the_homes_of_a_run(played: Path) -> Non
     assert not shown.overview.overdue_hours
     assert {curve.panel for curve in shown.hazards} == {"A100 rack A", "H100 rack A", "H200 rack A"}
     with tenant_page(tenant, "127.0.0.1", 0) as address:
-        assert "Leases" in httpx.get(address, follow_redirects=True).text
+        assert "Jobs" in httpx.get(address, follow_redirects=True).text
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_missing_home_or_scenario_is_an_error_with_a_hint(program: str, tmp_path: Path) -> None:
     wrong = {
-        "tenant": ["privacy", "budget", "--home", str(tmp_path)],
+        "tenant": ["watch", "--home", str(tmp_path)],
         "provider": ["rounds", "releases", "--home", str(tmp_path)],
         "sim": ["run", "--scenario", "no-such"],
     }
