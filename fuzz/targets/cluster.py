@@ -81,7 +81,7 @@ def check_fabric(data: bytes) -> None:
                 require("a route", holds=len(routes(known, "n1", node, FabricHealth())) > 0)
 
 
-FOLDER = REPOSITORY / "tests" / "provider_server"
+FOLDER = REPOSITORY / "tests" / "provider_server" / "fleet"
 META = {"namespace": "team", "labels": {}, "annotations": {"leaderworkerset.sigs.k8s.io/size": "2"}}
 
 

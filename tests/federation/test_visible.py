@@ -199,6 +199,8 @@ WRITERS = {
     "tenant_client/doctor/run/hook/readings.py": "a file of a rank's losses",
     "tenant_client/doctor/run/hook/answers.py": "the run directory, in which a path to a socket may be too long",
     "tenant_client/doctor/run/hook/sampler.py": "the folder of open files, counted",
+    "plugins/benchmarks/src/pharoah_benchmarks/guard.py": "a pipe to the runner",
+    "plugins/benchmarks/src/pharoah_benchmarks/record.py": "one line of a file by one write",
     "plugins/confirm/src/pharoah_confirm/machine.py": "a file on the disk that is tested",
     "federation/base/screen.py": "one line by one write, visible",
     "federation/transport/connections.py": "the folder of open files, read to find a connection's socket",

@@ -364,7 +364,7 @@ def test_the_page_shows_it(home: Path) -> None:
 
     seen = house(home, 21.0)
     assert seen.explanations[str(LEASE), 1].cause is FailureCause.HOST
-    page = renderer()("attempts", at="/attempts", house=seen, first=0, step=100)
+    page = renderer()("attempts", at="/attempts", house=seen, first=0, step=100, job="")
     assert "probably a host (the provider&#39;s side)" in page
 
 

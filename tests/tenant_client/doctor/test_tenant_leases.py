@@ -14,6 +14,7 @@ from federation.protocol.plan import Plan
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import LADDER_LABELS, GrantedLease, LeaseGrants, LeaseRequest
 from federation.protocol.services import ProviderMethod
+from federation.protocol.versions import PROTOCOL
 from provider_server.rounds.planning import MarginalSpec
 from tenant_client.doctor.records.journal import Failure, GrantChanged, Unit
 from tenant_client.doctor.workload.descriptor import own_sketch
@@ -51,6 +52,7 @@ class Asked:
     """The provider's online service, as far as leases go."""
 
     questions: list[bytes] = field(default_factory=list)
+    protocol: int = PROTOCOL
 
     def call(self, method: ProviderMethod, request: bytes) -> bytes:
         assert method is ProviderMethod.LEASES

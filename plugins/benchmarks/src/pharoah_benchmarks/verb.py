@@ -17,7 +17,7 @@ from provider_server.fleet.learning.benchmark_jobs import OK
 from provider_server.program.verbs.console import Home, print_rows
 from provider_server.rounds.home import founded
 
-benchmark = group("benchmark", "Run training jobs of a catalogue on idle nodes, and learn which fail where.")
+benchmark = group("benchmark", "Run training jobs on idle nodes.")
 
 
 class JobRow(TypedDict):
