@@ -8,7 +8,7 @@ field`, with a twentieth of their nodes idle.
 `weeks_to_find`      median over planted pairs; of those not found within the weeks that are looked at, infinite (null)
 `found`, `false`     planted and other pairs that were called worse at any time
 `average_precision`  after `weeks` weeks, and at each look in `precisions`
-`node_hours`         what was spent on runs; real jobs are displaced by none, since only idle nodes run them
+`node_hours`         what was spent on runs, of idle nodes alone
 
 Idle nodes are worn as all others are; in the settings `…_worn` the scheduler leaves the most worn ones idle.
 A faithful stand-in fails as the workload does. A *doubtful* one multiplies by half or twice the ratio, whichever; a
@@ -107,7 +107,6 @@ class ExperimentRow(msgspec.Struct, frozen=True):
     weeks: int
     precisions: tuple[float, ...]
     node_hours: float
-    displaced: int
 
 
 class ExperimentRows(msgspec.Struct, frozen=True):
@@ -255,17 +254,17 @@ def _row(name: str, played: Sequence[Played], look: int) -> ExperimentRow:
     weeks = np.array([week for one in played for week in one.found_in])
     median = float(np.median(weeks))
     by_look = np.mean([one.precisions for one in played], axis=0)
+    look = min(look, len(by_look) - 1)
     return ExperimentRow(
         name,
         median if np.isfinite(median) else None,
         int(np.isfinite(weeks).sum()),
         len(weeks),
         sum(one.false for one in played),
-        float(by_look[min(look, len(by_look) - 1)]),
+        float(by_look[look]),
         LOOK_WEEKS * look,
         tuple(by_look.tolist()),
         float(np.mean([one.node_hours for one in played])),
-        0,
     )
 
 

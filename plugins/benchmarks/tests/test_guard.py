@@ -105,6 +105,7 @@ def test_a_runner_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
     os.kill(runner.pid, signal.SIGKILL)
     runner.wait()
     until(lambda: not left(tmp_path))
+    assert left(tmp_path) == []
 
 
 def test_a_guard_whose_runner_lets_go_says_so(tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
 """Which stand-in runs on which idle node next: what says most, for its node-hours, about which pairs are worse.
 
-    what is known of θ of each pair ─ information ─▶ nats about "θ > 2" per exposure ─ choose ─▶ a pair for each node
+    what is known of θ of each pair ─ information ─▶ nats about "fine or bad" per exposure ─ choose ─▶ a pair per node
 
 A run of E expected failures (at θ = 1) ends with N of them. What it is worth is how much is expected to be learnt about
-whether the pair is worse, I(θ > 2; N) in nats, as in the knowledge gradient with entropy for loss; N is that of a
-stand-in that may be deaf (`analysis.trials`). Information has diminishing returns, so the greedy choice, the best pair
-for each node in turn, is within 1 − 1/e of the best choice of all nodes together (Nemhauser, Wolsey & Fisher 1978).
-Nodes that fail more often say more in an hour, and so choose first.
+whether the pair is bad (θ above `BAD_FROM`) or fine (below `FINE_BELOW`), in nats, times the probability that it is
+either: of what lies between it matters little which it is. N is that of a stand-in that may be deaf, as often as usual
+(`analysis.trials.USUAL`). The best pair for each node in turn is taken; where returns diminish, as they mostly do, that
+is within 1 − 1/e of the best choice of all nodes together (Nemhauser, Wolsey & Fisher 1978). Nodes that fail more often
+say more in an hour, and so choose first.
 
-Not promised: that runs over many days are planned together; each choice is for the next run alone.
+Not promised: that runs over many days are planned together; each choice is for the next run alone. That it finds pairs
+sooner than going through them in turn: in `simulation.studies.experiments` it did not, so no program plans by it.
 """
 
 from collections.abc import Sequence
@@ -26,6 +28,7 @@ from provider_server.fleet.analysis.trials import USUAL
 Places = NDArray[np.intp]
 
 MOST_FAILURES = 6  # of a run that are told apart; of more expected ones a run is long enough
+FINE_BELOW, BAD_FROM = 1.5, 3.0
 COARSE = 8  # steps of the grid of ratios that are taken together
 
 
@@ -66,7 +69,7 @@ class Beliefs:
         return Beliefs(mass / mass.sum(axis=1, keepdims=True), self.rate)
 
     def information(self, node_hours: Floats) -> Floats:
-        """Nats about whether each pair is worse from so many node-hours (P,) of an average node: (P,)."""
+        """Nats about whether each pair is fine or bad, from so many node-hours (P,) of an average node: (P,)."""
         expected = (self.rate * node_hours)[:, None, None]
         count = np.arange(MOST_FAILURES + 1.0)[:, None]
         at = xlogy(count, expected * _RATIO) - expected * _RATIO - _LOG_FACTORIAL[:, None]
@@ -84,7 +87,7 @@ class Beliefs:
 
 _RATIO = np.exp(np.add.reduceat(LOG_RATIO, np.arange(0, len(LOG_RATIO), COARSE)) / COARSE)
 _WORSE = np.log(_RATIO) > WORSE_FROM
-_FINE, _BAD = _RATIO < 1.5, _RATIO > 3.0
+_FINE, _BAD = _RATIO < FINE_BELOW, _RATIO > BAD_FROM
 _LOG_FACTORIAL = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, MOST_FAILURES + 1.0)))])
 
 

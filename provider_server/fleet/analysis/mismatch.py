@@ -299,7 +299,7 @@ def find_mismatches(
         seen = own.witness(np.ravel_multi_index(pairs, table.shape), table.events.size)
         heard.append(_Heard.first(seen, table, pairs, alike, SEEN_EFFECT_SD))
     jobs = len(heard)  # who saw these: all but stand-ins
-    if trials is not None and trials.events.any():
+    if trials is not None and trials.events.any():  # where no stand-in failed, nothing is known of their rates
         tried = Trials(trials.events[pairs], np.maximum(trials.exposure_node_hours[pairs], FEWEST))
         heard.append(_Heard.first(tried, table, pairs, alike, MAIN_EFFECT_SD))
     kin = _placed(groups, np.ravel_multi_index(pairs, table.shape), table.events.size)

@@ -9,8 +9,9 @@ A stand-in runs in place of a workload that the provider cannot see. Of each pai
 - *odd*, `ODD`: it has a defect of its own, which the workload does not have.
 
 f is learnt over all pairs from how well what others say of them foretells what stand-ins do (`Trials.given`), under a
-prior that is worth `WORTH` pairs. So a stand-in that shares nothing convicts nobody, and clears nobody beyond 1 / h.
-`ODD` is not learnt: where others know little of the pairs, what speaks for it speaks for mismatches as well.
+prior that is worth `WORTH` pairs. So one that lacks what pairs fail by convicts nobody but by chance, and clears nobody
+beyond 1 / h. `ODD` is not learnt: where others know little of the pairs, what speaks for it speaks for mismatches as
+well, so a defect of a stand-in's own may be taken for one.
 """
 
 from collections.abc import Callable

@@ -45,7 +45,7 @@ from provider_server.fleet.release import Release
 CORRECTIONS = 1
 CONTEXT_SD = 1.0  # of the log hazard between contexts and build-up levels, and between bands: factors, not decades
 DAMPED_SD = 0.5  # the same where a fit does not come to rest
-UNHEARD = 1e9  # variance of noise under which a table says nothing
+NOTHING_SAID = 1e9  # variance of noise under which a table says nothing
 FIRST_RATE = 6.5 / 24_000  # failures per node-hour before any is known, as Meta reports them
 logger = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ def beliefs(
     Before the first release it is what trials say alone, of the pairs that `trials` has cells of.
     """
     if not releases:
-        deaf = replace(trials, events=np.zeros(trials.shape), noise_variance=np.full(trials.shape, UNHEARD))
+        deaf = replace(trials, events=np.zeros(trials.shape), noise_variance=np.full(trials.shape, NOTHING_SAID))
         deaf = replace(deaf, exposure_node_hours=np.ones(trials.shape))
         found, names = find_mismatches(deaf, trials=trials), trials.dimensions
         rate = np.full(len(found.workload), FIRST_RATE)

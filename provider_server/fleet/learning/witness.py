@@ -3,7 +3,7 @@
     sums, units, what hazards explain ─┬─ tenants ───▶ Tables: tenants' sums alone
                                            └─ operators ─▶ Tables: those, less what the provider saw itself; and that
 
-- *Tenants* are told of nothing that the provider saw: their tables are the same whatever that was
+- *Tenants* are told of nothing that the provider saw of their jobs: their tables are the same whatever that was
   (`tests/provider_server/fleet/test_operators.py`).
 - *Operators* are told of all of it exactly. A failure that was seen is taken off the sums, so none is used twice.
 """

@@ -475,7 +475,8 @@ class _Job:
     def _end_well(self) -> None:
         """Forgets what came before the job said that it ended well, and what peers say of its end after that."""
         done = completed(self.leftover.tail, self._failed_at)
-        if self._steps.count >= _SURVIVED_AGAIN and all(one.source == KERNEL for one in self._failures()):
+        failures = self._failures()
+        if failures and self._steps.count >= _SURVIVED_AGAIN and all(one.source == KERNEL for one in failures):
             self._forget(self._failed_at)  # the kernel tells of other processes, too
         for line in self.leftover.tail:
             if self._says_well(line) or self._sums_up(line, done):

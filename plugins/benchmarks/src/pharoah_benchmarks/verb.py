@@ -10,6 +10,7 @@ import typer
 
 from federation.base.console import AsJson, Verb, group
 from federation.base.screen import show, show_json
+from federation.base.visible import counted_as
 from pharoah_benchmarks.catalogue import JOBS, Job, Precision, SizeName
 from pharoah_benchmarks.record import context_of, record, running
 from pharoah_benchmarks.run import Asked, CannotRun, Ran, gpus_of, run as run_job
@@ -40,7 +41,7 @@ def _row(job: Job) -> JobRow:
 
 
 def _line(row: JobRow) -> str:
-    return f"{row['job']:<14}  {row['family']:<21}  {row['ranks']} rank(s)  {row['exercises']}"
+    return f"{row['job']:<14}  {row['family']:<21}  {counted_as(row['ranks'], 'rank'):<7}  {row['exercises']}"
 
 
 @benchmark.command(cls=Verb)
