@@ -177,6 +177,27 @@ def test_a_runner_that_is_killed_leaves_no_rank_no_line_and_no_lock(home: Path) 
         assert not list(folder.glob("run-*"))
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("precision", Precision)
+@pytest.mark.parametrize("job", [name for name, job in JOBS.items() if job.ranks > 1])
+def test_a_job_over_ranks_learns_and_goes_on_from_its_checkpoint(
+    job: str, precision: Precision, tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed: make install torch")
+    command = list(replace(JOB, job=job, seconds=1.0, ranks=2, precision=precision).command)
+    for steps in (CHECKED, 2 * CHECKED):
+        subprocess.run(command, cwd=tmp_path, check=True)
+        assert saved_after(tmp_path / "checkpoint-1.pt") >= steps
+
+
+def saved_after(checkpoint: Path) -> int:
+    import torch
+    import torch.distributed.tensor
+
+    steps: int = torch.load(checkpoint, weights_only=True)["steps"]
+    return steps
+
+
 CORRUPT = """
 import pharoah, time
 for _ in range(3):

@@ -11,7 +11,7 @@ import typer
 from federation.base.console import AsJson, Verb, group
 from federation.base.screen import show, show_json
 from federation.base.visible import counted_as
-from pharoah_benchmarks.catalogue import JOBS, Job, Precision, SizeName
+from pharoah_benchmarks.catalogue import JOBS, Job, Parallel, Precision, SizeName
 from pharoah_benchmarks.record import context_of, record, running
 from pharoah_benchmarks.run import Asked, CannotRun, Ran, gpus_of, run as run_job
 from provider_server.fleet.learning.benchmark_jobs import OK
@@ -81,6 +81,8 @@ def run(
     if job not in JOBS:
         raise typer.BadParameter(f"no job {job!r}: pass one of {', '.join(JOBS)}")
     asked = _asked(job, seconds, size, precision, ranks, python)
+    if JOBS[job].parallel is Parallel.PIPELINE and asked.ranks > (depth := JOBS[job].sizes[asked.size].depth):
+        raise CannotRun(f"{asked.ranks} ranks are more than its {depth} layers", hint="pass fewer --ranks")
     node = node or socket.gethostname()
     if home is None:
         ran = run_job(asked, None, node)

@@ -65,10 +65,21 @@ class Decoder(nn.Module):  # type: ignore[misc, unused-ignore]
         self.layers, self.norm = nn.Sequential(*layers), nn.RMSNorm(size.width)
         self.score = nn.Linear(size.width, VOCABULARY, bias=False)
 
-    def forward(self, sequence: Any) -> Any:
+    def stage(self, place: int, stages: int) -> None:
+        """Keeps what one of so many stages of a pipeline has; what passes between stages is what layers give."""
+        first, last = (len(self.layers) * at // stages for at in (place, place + 1))
+        self.layers = self.layers[first:last]
+        if place > 0:
+            self.embed = self.places = None
+        if place < stages - 1:
+            self.norm = self.score = None
+
+    def forward(self, inputs: Any) -> Any:
         """(batch, length) tokens give (batch, length, vocabulary)."""
-        places = torch.arange(sequence.shape[1], device=sequence.device)
-        return self.score(self.norm(self.layers(self.embed(sequence) + self.places(places))))
+        if self.embed is not None:
+            inputs = self.embed(inputs) + self.places(torch.arange(inputs.shape[1], device=inputs.device))
+        inputs = self.layers(inputs)
+        return inputs if self.score is None else self.score(self.norm(inputs))
 
 
 def next_token(model: Any, sequence: Any) -> Any:

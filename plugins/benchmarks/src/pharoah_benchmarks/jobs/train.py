@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 import pharoah
 
@@ -30,6 +29,7 @@ if "pharoah_benchmarks" not in sys.modules:  # run by its path, in an environmen
     assert _spec is not None  # noqa: S101 - for mypy
     sys.modules["pharoah_benchmarks"] = module_from_spec(_spec)
 from pharoah_benchmarks.catalogue import CHECKED, JOBS, Precision, SizeName
+from pharoah_benchmarks.jobs.parallel import local, spread
 
 SEED = 2026
 LEARNING_RATE = 3e-3
@@ -56,28 +56,23 @@ class Training:
         self.job, self.band = JOBS[job], JOBS[job].band if size is SizeName.CPU else (0.0, 1.0)
         self.autocast = precision is Precision.BF16
         torch.manual_seed(SEED)
-        self.task = importlib.import_module(f"pharoah_benchmarks.jobs.{job}").make(self.job.sizes[size])
-        self.model = self.trained = self.task.model.to(self.device)
-        if dist.is_initialized():
-            own = [name for name, _ in self.model.named_parameters() if name.startswith(self.task.own or ("-",))]
-            DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(self.model, own)
-            self.trained = DistributedDataParallel(self.model)
+        self.task = importlib.import_module(f"pharoah_benchmarks.jobs.{self.job.module}").make(self.job.sizes[size])
+        self.model = self.task.model.to(self.device)
+        self.spread = spread(self.task, self.job.parallel, self.device)
         self.optimiser = torch.optim.AdamW(self.model.parameters(), LEARNING_RATE)
         self.chance, self.steps, self.first = torch.Generator(), 0, math.nan
-        self.file = Path(f"checkpoint-{self.rank if self.task.own else 0}.pt")
+        self.file = Path(f"checkpoint-{self.rank if self.spread.own else 0}.pt")
 
     def step(self) -> float:
         """One step; the mean of the ranks' losses where it is looked at, before and at the check, else nan."""
-        self.chance.manual_seed(SEED + 1_000_003 * self.steps + self.rank)
+        self.chance.manual_seed(SEED + 1_000_003 * self.steps + self.spread.replica)
         batch = [tensor.to(self.device) for tensor in self.task.batch(self.chance)]
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            loss = self.task.loss(self.trained, *batch)
         self.optimiser.zero_grad()
-        loss.backward()
+        loss = self.spread.backward(torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast), *batch)
         self.optimiser.step()
         self.steps += 1
         pharoah.step(loss=loss)
-        return self._mean(loss.detach()) if self.steps in (1, CHECKED) else math.nan
+        return self._mean(loss) if self.steps in (1, CHECKED) else math.nan
 
     def check(self, loss: float) -> None:
         """SilentCorruption for a loss out of its band, of which nobody heard otherwise."""
@@ -91,14 +86,16 @@ class Training:
                 )
 
     def save(self) -> None:
-        """Writes a checkpoint, of weights that all ranks have alike."""
-        weights = [one for name, one in self.model.named_parameters() if not name.startswith(self.task.own or ("-",))]
-        total = torch.stack([one.detach().double().sum() for one in weights]).sum()
-        if not math.isfinite(total):
+        """Writes a checkpoint; weights that all ranks have are equal on all of them."""
+        total = torch.zeros(2, dtype=torch.float64, device=self.device)  # of weights that all have, and of own ones
+        for name, one in self.model.named_parameters():
+            total[int(name.startswith(self.spread.own or ("-",)))] += local(one.detach()).double().sum()
+        shared = float(total[0])
+        if not math.isfinite(total.sum()):
             raise SilentCorruption("a weight is no finite number")
-        if abs(self._mean(total) - float(total)) > 1e-9 * max(1.0, abs(float(total))):
+        if abs(self._mean(total[0]) - shared) > 1e-9 * max(1.0, abs(shared)):
             raise SilentCorruption("weights differ across ranks")
-        if self.rank and not self.task.own:
+        if self.rank and not self.spread.own:
             return
         with pharoah.phase("checkpoint"):
             state = {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(), "steps": self.steps}
