@@ -24,7 +24,6 @@ PYTHON = {
     "wandb": "`pip install wandb==0.31.0` adds it",
     "accelerate": "`pip install accelerate==1.15.0` adds it",
     "pytorch_lightning": "`pip install pytorch-lightning==2.6.6` adds it",
-    "causaldata": "`pip install causaldata==0.1.5` adds it",
 }
 DEBIAN = {
     "amtool": "prometheus-alertmanager",

@@ -1,9 +1,9 @@
-"""Coarsened exact matching, random pairs within strata, the sign test on them, and how much hidden bias it withstands.
+"""Random pairs within strata of equal confounders, the sign test on them, and how much hidden bias it withstands.
 
-Units that agree in every confounder, after numbers are cut into bins, share a stratum. Within a stratum treated and
-untreated units are paired at random; a pair scores +1 where only the treated one failed, −1 where only the other did,
-0 where they agree. Without effect each pair that does not agree is as likely +1 as −1: the sign test. Under a hidden
-confounder that changes the odds of treatment at most Γ-fold, the chance is at most Γ / (1 + Γ): Rosenbaum's bound.
+Within a stratum treated and untreated units are paired at random; a pair scores +1 where only the treated one failed,
+−1 where only the other did, 0 where they agree. Without effect each pair that does not agree is as likely +1 as −1: the
+sign test. Under a hidden confounder that changes the odds of treatment at most Γ-fold, the chance is at most
+Γ / (1 + Γ): Rosenbaum's bound.
 
 A cell (failures over exposure) is a crowd of units that each last a moment: every treated hour is paired with an
 untreated hour, and a failure falls among the paired hours with probability min(T₁, T₀) / T. Where counts carry noise
@@ -13,20 +13,14 @@ the noise.
 Not promised: anything about confounders that are not among the strata, beyond Γ. With noise the number of failing pairs
 is itself an estimate, and the test is as good as the saddlepoint approximation.
 
-Sources: Iacus, King and Porro, Political Analysis 20 (2012); Krishnan and Sitaraman, IMC 2012; Rosenbaum, Observational
-Studies (2002), §4.3; Lugannani and Rice (1980) with the second continuity correction of Daniels (1987).
-
-    >>> strata = strata_of({"driver": np.array(["a", "a", "b"]), "age": np.array([1.0, 2.0, 9.0])}, {"age": [5.0]})
-    >>> pair_at_random(strata, np.array([True, False, False]), np.random.default_rng(1)).tolist()
-    [[0, 1]]
+Sources: Krishnan and Sitaraman, IMC 2012; Rosenbaum, Observational Studies (2002), §4.3; Lugannani and Rice (1980) with
+the second continuity correction of Daniels (1987).
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import expit, logit
 from scipy.stats import binom, norm
 
@@ -85,50 +79,6 @@ class SignTest:
     gamma: Floats
 
 
-def strata_of(columns: Mapping[str, NDArray[Any]], edges: Mapping[str, ArrayLike]) -> Places:
-    """Number (n,) of each unit's stratum: equal values of every column (n,), those named in `edges` cut into bins.
-
-    A bin holds its lower edge. KeyError where `edges` names no column.
-    """
-    if unknown := edges.keys() - columns.keys():
-        raise KeyError(f"no column {sorted(unknown)} to cut into bins")
-    codes = []
-    for name, values in columns.items():
-        coarse = np.searchsorted(np.asarray(edges[name], np.float64), values, "right") if name in edges else values
-        codes.append(np.unique(coarse, return_inverse=True)[1])
-    return np.asarray(np.unique(np.stack(codes), axis=1, return_inverse=True)[1], np.intp)
-
-
-def pair_at_random(strata: Places, treated: NDArray[np.bool_], rng: np.random.Generator) -> Places:
-    """Pairs (pairs, 2) of a treated and an untreated unit of one stratum, until either side of it is used up."""
-    order = rng.permutation(len(strata))
-    sides = []
-    for chosen in (treated, ~treated):
-        units = order[chosen[order]]
-        units = units[np.argsort(strata[units], kind="stable")]
-        rank = np.arange(len(units)) - np.searchsorted(strata[units], strata[units])
-        sides.append((units, strata[units] * len(strata) + rank))
-    (left, left_seat), (right, right_seat) = sides
-    _, at_left, at_right = np.intersect1d(left_seat, right_seat, assume_unique=True, return_indices=True)
-    return np.stack([left[at_left], right[at_right]], axis=1)
-
-
-def sign_test_of_units(
-    failed: NDArray[np.bool_],
-    strata: Places,
-    treated: NDArray[np.bool_],
-    rng: np.random.Generator,
-    *,
-    repeats: int = 50,
-    level: float = 0.05,
-) -> SignTest:
-    """The sign test on single units, all arrays (n,), paired `repeats` times; one comparison, so shapes (1,)."""
-    drawn = [failed[pair_at_random(strata, treated, rng)].astype(np.float64) for _ in range(repeats)]
-    plus = np.array([[np.sum(pairs[:, 0] > pairs[:, 1])] for pairs in drawn], np.float64)
-    minus = np.array([[np.sum(pairs[:, 0] < pairs[:, 1])] for pairs in drawn], np.float64)
-    return _sign_test(np.array([float(len(drawn[0]))]), plus, minus, np.zeros(1), level)
-
-
 def sign_test_of_cells(
     treated: Arm,
     untreated: Arm,
@@ -178,14 +128,6 @@ def _sign_test(pairs: Floats, plus: Floats, minus: Floats, noise: Floats, level:
         p=np.minimum(2.0 * np.median(p, axis=0), 1.0),
         gamma=rosenbaum_gamma(*middle, noise, level),
     )
-
-
-def sign_test_p(plus: Floats, minus: Floats, noise_variance: Floats, gamma: float = 1.0) -> Floats:
-    """P(as many of the failing pairs failed in their treated part, or more) under hidden bias `gamma`: one-sided, (P,).
-
-    `noise_variance` (P,) is that of plus − minus. The exact binomial where it is zero.
-    """
-    return _upper_tail(plus, minus, noise_variance, np.full(len(plus), gamma))
 
 
 def rosenbaum_gamma(plus: Floats, minus: Floats, noise_variance: Floats, level: float = 0.05) -> Floats:
