@@ -104,6 +104,17 @@ def bootstrap(
     return Newcomer(middle, low, high, _basis(known, distances, failures, node_hours, released))
 
 
+def foretold(known: Sequence[Known], distances: Floats, between: Floats) -> tuple[float, float]:
+    """The mean log rate of something new, and its standard deviation, before there is evidence of its own."""
+    if not known:
+        raise NothingKnown("no context or workload has a rate yet to compare with")
+    _check(known, distances, between, 0.0, 0.0, None)
+    prior = _Prior.of(known, distances, between)
+    weight = np.exp(prior.log_weight)
+    mean = float(weight @ prior.mean)
+    return mean, float(np.sqrt(weight @ (prior.sd**2 + (prior.mean - mean) ** 2)))
+
+
 def _check(
     known: Sequence[Known],
     distances: Floats,
