@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
+from federation.base.screen import show
 from federation.protocol.known_rates import GPUS_A_NODE, Class, known_rates
 from provider_server.fleet.analysis.public_rates import experience_of
 
@@ -65,18 +66,16 @@ def counted(folder: Path) -> list[Counted]:
     return [*titan(folder), *infinitehbd(folder), *acme(folder)]
 
 
-def main(folder: Path) -> None:
-    """Prints both."""
+def lines(folder: Path) -> Iterator[str]:
+    """Both, for a person."""
     table = {(row.fleet, row.cause): row for row in known_rates()}
     for fleet, cause, failures, gpu_hours in counted(folder):
         row = table[fleet, cause]
-        print(
-            f"{fleet} {cause}: {failures:g} in {gpu_hours:.4g}; the table has {row.failures:g} in {row.gpu_hours:.4g}"
-        )
+        yield f"{fleet} {cause}: {failures:g} in {gpu_hours:.4g}, in the table {row.failures:g} in {row.gpu_hours:.4g}"
     for cause in get_args(Class):
         found = experience_of([row for row in known_rates() if row.cause == cause])
-        print(f"[experience.{cause}]\nfailures = {found.failures:.3f}\nnode_hours = {found.node_hours:.0f}")
+        yield f"[experience.{cause}]\nfailures = {found.failures:.3f}\nnode_hours = {found.node_hours:.0f}"
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    show(*lines(Path(sys.argv[1])))

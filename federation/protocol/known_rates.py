@@ -4,11 +4,12 @@
     Experience + own failures and node-hours ─ after ─▶ Experience, and what share of it is still the public's
 
 An `Experience` is a gamma law: as if so many failures had been seen in so many node-hours. That of the public is worth
-about two failures, since fleets differ; so ten of one's own outweigh it, and no verdict rests on it for long.
+about two failures, since fleets differ; so ten of one's own outweigh it, and no rate rests on it for long. Failures
+come together, so one's own count for less than if they came one by one: by the factor `together` of the table.
 
 Not promised: that a fleet is like those which publish. Rows are of training on NVIDIA's GPUs in large fleets; nodes are
 taken to have `GPUS_A_NODE` GPUs. What GPU generation a fleet has is in the rows and not in the prior: left out one by
-one, fleets are foretold no better with it. Intervals of few failures are approximate (Wilson and Hilferty, PNAS 17, 1931).
+one, fleets are foretold no better with it. Bounds of few failures are approximate (Wilson and Hilferty, PNAS 17, 1931).
 
     >>> first = experience()
     >>> first.after(0, 0.0) == first
@@ -57,7 +58,7 @@ class KnownRate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 
 
 class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A gamma law of failures per node-hour; `own_node_hours` of its node-hours are the reader's own."""
+    """A gamma law of failures per node-hour; `own_node_hours` are what the reader's own count for."""
 
     failures: float
     node_hours: float
@@ -80,7 +81,8 @@ class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def after(self, failures: float, node_hours: float) -> "Experience":
         """With one's own failures in so many node-hours."""
-        return Experience(self.failures + failures, self.node_hours + node_hours, self.own_node_hours + node_hours)
+        count, hours = failures / _table().together, node_hours / _table().together
+        return Experience(self.failures + count, self.node_hours + hours, self.own_node_hours + hours)
 
     def _quantile(self, z: float) -> float:
         root = 1.0 - 1.0 / (9.0 * self.failures) + z / (3.0 * math.sqrt(self.failures))
@@ -88,6 +90,7 @@ class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    together: float
     rate: tuple[KnownRate, ...]
     experience: dict[Class, Experience]
 

@@ -1,15 +1,15 @@
 """What public experience is worth to a fleet in its first 13 weeks, each published fleet left out in turn.
 
-`rates`: a fleet of `nodes` nodes fails at the published rate of one (fleet, class) row; known beforehand are the rows of
-all other fleets. Of each way to begin:
+`rates`: a fleet of `nodes` nodes fails at the published rate of one (fleet, class) row; known beforehand are the rows
+of all other fleets. Of each way to begin:
 
-`regret`    how much less likely its counts make them than their true rate does, in nats over 13 weeks (log score)
+`regret`    how much worse it foretells each of 13 weeks' counts than who knows the true rate does, in nats (log score)
 `coverage`  the share of weeks after which the 95% interval holds the true rate
 `flat`      a log rate from one failure in a thousand years to one an hour, all alike
-`constants` around 6.5 failures per 1,000 node-days with a standard deviation of 5 on the log scale, as before this prior
+`constants` around 6.5 failures per 1,000 node-days, standard deviation 5 on the log scale, as before this prior
 
-Of one fleet, InfiniteHBD, weekly counts are real (`trace`, with its 400 servers); those of others are drawn, since only
-totals are published: a Poisson law of a constant rate, which real fleets do not keep to.
+`rates` are drawn, by a Poisson law, since only totals are published. Real fleets do not keep to it: `trace` has the
+weeks of InfiniteHBD as they were, on its 400 servers. How much failures come together was read from its other half.
 
 `checkpoints`: the first day of a job on so many nodes whose fleet is left out. Waste is the time of checkpoints and the
 work that failures lose, by Young's expectation, over that of a job that knows its rate. Rates follow own failures.
@@ -37,7 +37,7 @@ WEEKS, DRAWS = 13, 200
 SIZES = (8, 64, 512)
 LOG_RATES = np.linspace(np.log(1e-7), np.log(1.0), 4001)
 BEFORE, BEFORE_SD = 6.5 / 24_000, 5.0
-SERVERS = 400
+SERVERS, PER_1000_NODE_DAYS = 400, 24_000.0
 TRACE = DATA / "infinitehbd" / "fault_trace.json.gz"
 CHECKPOINT_S = (20.0, 120.0)
 
@@ -48,46 +48,46 @@ class Beginning:
 
     log_mass: Floats
 
-    def log_evidence(self, failures: Floats, node_hours: float) -> Floats:
-        """Log probability of each total (draws,), less the terms that all ways share."""
-        likelihood = failures[:, None] * LOG_RATES - node_hours * np.exp(LOG_RATES)
-        return np.asarray(logsumexp(self.log_mass + likelihood, axis=1), np.float64)
-
-    def covers(self, rate: float, failures: Floats, node_hours: float) -> Floats:
-        """Whether each 95% interval holds the rate (draws,)."""
-        log_mass = self.log_mass + failures[:, None] * LOG_RATES - node_hours * np.exp(LOG_RATES)
-        mass = np.exp(log_mass - log_mass.max(axis=1, keepdims=True))
-        below = mass[:, np.log(rate) >= LOG_RATES].sum(axis=1) / mass.sum(axis=1)
-        return np.asarray(np.abs(below - 0.5) <= 0.475, np.float64)
+    def log_score(self, weekly: Floats, node_hours: float) -> float:
+        """Mean log probability of weekly counts (weeks, draws), less the terms that all ways share."""
+        likelihood = weekly.sum(axis=0)[:, None] * LOG_RATES - len(weekly) * node_hours * np.exp(LOG_RATES)
+        return float(logsumexp(self.log_mass + likelihood, axis=1).mean())
 
 
 @dataclass(frozen=True)
 class Public:
-    """The same in closed form, as it is shipped."""
+    """What is shipped, without the fleet that is judged."""
 
     known: Experience
 
-    def log_evidence(self, failures: Floats, node_hours: float) -> Floats:
+    def log_score(self, weekly: Floats, node_hours: float) -> float:
         """As above."""
-        shape, hours = self.known.failures, self.known.node_hours
-        after = shape + failures
-        ratio = gammaln(after) - gammaln(shape) + shape * np.log(hours) - after * np.log(hours + node_hours)
-        return np.asarray(ratio, np.float64)
+        return float(np.mean([self._log_score(counts, node_hours) for counts in weekly.T.tolist()]))
 
-    def covers(self, rate: float, failures: Floats, node_hours: float) -> Floats:
-        """As above."""
-        bounds = [self.known.after(count, node_hours).interval() for count in failures.tolist()]
-        return np.array([low <= rate <= high for low, high in bounds], np.float64)
+    def _log_score(self, counts: Sequence[float], node_hours: float) -> float:
+        now, score = self.known, 0.0
+        for count in counts:
+            after, hours = now.failures + count, now.node_hours
+            score += float(gammaln(after) - gammaln(now.failures))
+            score += now.failures * np.log(hours) - after * np.log(hours + node_hours)
+            now = now.after(count, node_hours)
+        return score
+
+    def coverage(self, rate: float, weekly: Floats, node_hours: float) -> float:
+        """The share of weeks and draws after which the interval holds the rate."""
+        held = []
+        for week, totals in enumerate(weekly.cumsum(axis=0).tolist(), start=1):
+            bounds = [self.known.after(total, node_hours * week).interval() for total in totals]
+            held += [low <= rate <= high for low, high in bounds]
+        return float(np.mean(held))
 
 
 def _normalised(log_mass: Floats) -> Beginning:
     return Beginning(log_mass - logsumexp(log_mass))
 
 
-OTHERS = {
-    "flat": _normalised(np.zeros(len(LOG_RATES))),
-    "constants": _normalised(-0.5 * ((LOG_RATES - np.log(BEFORE)) / BEFORE_SD) ** 2),
-}
+FLAT = _normalised(np.zeros(len(LOG_RATES)))
+CONSTANTS = _normalised(-0.5 * ((LOG_RATES - np.log(BEFORE)) / BEFORE_SD) ** 2)
 
 
 @dataclass(frozen=True)
@@ -122,26 +122,37 @@ class CheckpointRow:
 
 
 @dataclass(frozen=True)
-class Found:
-    """All of it; `saved` is the share of regret that public experience saves."""
+class Saved:
+    """The share of regret that public experience saves, and coverage, all rows together."""
 
-    saved_of_flat: float
-    saved_of_constants: float
+    of_flat: float
+    of_constants: float
     coverage: float
+
+    @classmethod
+    def of(cls, rows: Sequence[WeeksRow]) -> "Saved":
+        """Of these rows."""
+        names = ("public_regret", "flat_regret", "constants_regret", "coverage")
+        public, flat, constants, coverage = (float(np.mean([getattr(row, name) for row in rows])) for name in names)
+        return cls(1.0 - public / flat, 1.0 - public / constants, coverage)
+
+
+@dataclass(frozen=True)
+class Found:
+    """All of it; `trace` is empty where the trace is not there."""
+
+    saved: Saved
     rates: Sequence[WeeksRow]
+    trace: Sequence[WeeksRow]
     checkpoints: Sequence[CheckpointRow]
 
 
 def run(seed: Seed = 0, *, quick: bool = False) -> Table:
     """Leave each published fleet out, and begin with what the others say."""
     draws, rng = (20 if quick else DRAWS), np.random.default_rng(seed)
-    rows = [*_drawn(draws, rng), *(_traced() if TRACE.exists() else ())]
-    public, flat, constants, covered = (
-        np.mean([getattr(row, name) for row in rows])
-        for name in ("public_regret", "flat_regret", "constants_regret", "coverage")
-    )
-    checkpoints = list(_checkpoints(draws, rng))
-    return Table(Found(float(1 - public / flat), float(1 - public / constants), float(covered), rows, checkpoints))
+    rows = list(_drawn(draws, rng))
+    traced = list(_traced()) if TRACE.exists() else []
+    return Table(Found(Saved.of(rows), rows, traced, list(_checkpoints(draws, rng))))
 
 
 # ---- rates -----------------------------------------------------------------------------------------------------------
@@ -165,33 +176,24 @@ def _traced() -> Iterator[WeeksRow]:
     """The first weeks of the trace as they were."""
     for row in known_rates():
         if row.fleet == "InfiniteHBD":
-            yield _judged(row, "InfiniteHBD trace", SERVERS, _weekly(row.cause))
+            yield _judged(row, row.fleet, SERVERS, _weekly(row.cause))
 
 
 def _judged(row: KnownRate, name: str, nodes: int, weekly: Floats) -> WeeksRow:
     rate, (known, fleets) = row.failures / row.node_hours, others_say(row)
-    totals, weeks = weekly.cumsum(axis=0), range(1, WEEKS + 1)
-    node_hours = nodes * HOURS_PER_WEEK * WEEKS
-    truth = totals[-1] * np.log(rate) - node_hours * rate
-
-    def regret(way: Beginning | Public) -> float:
-        return float(np.mean(truth - way.log_evidence(totals[-1], node_hours)))
-
-    covered = [
-        Public(known).covers(rate, count, nodes * HOURS_PER_WEEK * week)
-        for week, count in zip(weeks, totals, strict=True)
-    ]
+    public, node_hours = Public(known), nodes * HOURS_PER_WEEK
+    truth = float(np.mean(weekly.sum(axis=0) * np.log(rate) - len(weekly) * node_hours * rate))
     return WeeksRow(
-        name,
-        row.cause,
-        nodes,
-        fleets,
-        rate * 24_000,
-        known.rate * 24_000,
-        regret(Public(known)),
-        regret(OTHERS["flat"]),
-        regret(OTHERS["constants"]),
-        float(np.mean(covered)),
+        fleet=name,
+        cause=row.cause,
+        nodes=nodes,
+        fleets=fleets,
+        per_1000_node_days=rate * PER_1000_NODE_DAYS,
+        foretold=known.rate * PER_1000_NODE_DAYS,
+        public_regret=truth - public.log_score(weekly, node_hours),
+        flat_regret=truth - FLAT.log_score(weekly, node_hours),
+        constants_regret=truth - CONSTANTS.log_score(weekly, node_hours),
+        coverage=public.coverage(rate, weekly, node_hours),
     )
 
 
