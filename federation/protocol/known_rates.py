@@ -79,6 +79,11 @@ class Experience(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         low, high = (self._quantile(z) for z in (-_Z, _Z))
         return low, high
 
+    def share_behind(self, low: float, high: float) -> float:
+        """What share of a rate with this 95% interval may rest on it: of the precision of its logarithm, at most 1."""
+        own_low, own_high = self.interval()
+        return min(1.0, (math.log(high / low) / math.log(own_high / own_low)) ** 2) if low > 0 else 1.0
+
     def after(self, failures: float, node_hours: float) -> "Experience":
         """With one's own failures in so many node-hours."""
         count, hours = failures / _table().together, node_hours / _table().together

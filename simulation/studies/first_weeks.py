@@ -30,7 +30,7 @@ from federation.protocol.known_rates import Class, Experience, KnownRate, known_
 from federation.protocol.life_table import Floats
 from federation.protocol.plan import HOURS_PER_WEEK
 from provider_server.fleet.analysis.public_rates import experience_of
-from simulation.studies.study import DATA, Seed, Table
+from simulation.studies.study import DATA, Quick, Seed, Table
 from tenant_client.doctor.run.hook.checkpoints import interval_s
 
 WEEKS, DRAWS = 13, 200
@@ -147,7 +147,7 @@ class Found:
     checkpoints: Sequence[CheckpointRow]
 
 
-def run(seed: Seed = 0, *, quick: bool = False) -> Table:
+def run(seed: Seed = 0, *, quick: Quick = False) -> Table:
     """Leave each published fleet out, and begin with what the others say."""
     draws, rng = (20 if quick else DRAWS), np.random.default_rng(seed)
     rows = list(_drawn(draws, rng))

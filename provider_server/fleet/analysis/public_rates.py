@@ -16,7 +16,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import digamma, polygamma
 
-from federation.protocol.known_rates import Experience, KnownRate
+from federation.protocol.known_rates import Experience, KnownRate, experience
 from provider_server.fleet.analysis.cold_start import Known, foretold
 
 FEWEST, MOST = 0.05, 1e4  # failures that public experience may be worth
@@ -29,3 +29,13 @@ def experience_of(rows: Sequence[KnownRate]) -> Experience:
     log_rate, log_sd = foretold(known, np.ones(len(rows)), apart)
     failures = brentq(lambda shape: polygamma(1, shape) - log_sd**2, FEWEST, MOST)
     return Experience(float(failures), float(np.exp(digamma(failures) - log_rate)))
+
+
+def log_law(known: Experience) -> tuple[float, float]:
+    """The mean of its log rate and the standard deviation."""
+    return float(digamma(known.failures) - np.log(known.node_hours)), float(np.sqrt(polygamma(1, known.failures)))
+
+
+def public() -> Known:
+    """The public's experience beside contexts of one's own."""
+    return Known("other fleets", *log_law(experience()))
