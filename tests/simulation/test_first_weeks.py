@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import nbinom
 
 from federation.protocol.known_rates import Experience, known_rates
+from provider_server.fleet.analysis.capped_hazard import fit_capped
 from provider_server.fleet.analysis.public_rates import experience_of, log_law
-from provider_server.fleet.learning import findings
 from provider_server.fleet.learning.findings import learn
 from simulation.studies.field_cells import CELLS
 from simulation.studies.first_weeks import FLAT, Public, others_say
@@ -65,11 +65,11 @@ def test_pairs_are_ranked_no_worse_and_nobody_is_accused_by_public_experience(
     years: list[Year], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RSC-1 is left out, whose rate the cloud has."""
-    fit: Callable[..., Any] = findings.fit_capped
+    fit: Callable[..., Any] = fit_capped
     rows = [row for row in known_rates() if row.cause == "infrastructure" and row.fleet != "RSC-1"]
 
     def judged(foretold: tuple[float, float]) -> list[Judged]:
-        monkeypatch.setattr(findings, "fit_capped", lambda *a, **k: fit(*a, **{**k, "foretold": foretold}))
+        monkeypatch.setattr(f"{learn.__module__}.fit_capped", lambda *a, **k: fit(*a, **{**k, "foretold": foretold}))
         return [
             judge(year, true_rates(year), learn(releases(year, 1.0, InsecureSeeded(seed)), year.leases))
             for seed, year in enumerate(years)

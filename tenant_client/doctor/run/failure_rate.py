@@ -8,7 +8,6 @@ many nodes the lease has, there is no file.
 """
 
 import json
-import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from crypto.signing import reopened
 from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.hostlist import hostlist
+from federation.base.sqlite import Connection
 from federation.protocol.bundle import Bundle
 from tenant_client.doctor.advice.hints import Episode
 from tenant_client.doctor.advice.lease_hazard import (
@@ -78,7 +78,7 @@ class FailureRate(Watcher):
         if not self._file.exists():
             return
         uri = f"{self._file.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_S)) as connection:
+        with closing(Connection(uri, timeout_s=_BUSY_S, uri=True)) as connection:
             (number,) = connection.execute("SELECT max(number) FROM bundles").fetchone()
             own = connection.execute(_LEASE, (self._lease,)).fetchone()
             if own is None or number == self._bundle:

@@ -263,7 +263,7 @@ def _public_share(result: Check, first: Experience | None) -> float | None:
     """Of the rates of the bundle that of the best known."""
     if result.hazards:
         return min(experience().share_behind(one.rate_low, one.rate_high) for one in result.hazards)
-    return first and first.public_share
+    return first.public_share if first else None
 
 
 def _own(own: OwnPair) -> OwnObject:
