@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 
+import numpy as np
 import pytest
 from scipy.stats import gamma
 
@@ -50,6 +51,12 @@ def test_public_experience_is_outweighed_by_a_dozen_own_failures_and_never_forgo
     dozen = FIRST.after(12.0, 12.0 / rate)
     assert abs(dozen.rate / rate - 1.0) < 0.6
     assert abs(FIRST.after(120.0, 120.0 / rate).rate / rate - 1.0) < 0.12
+
+
+def test_own_failures_count_for_less_than_if_they_came_one_by_one() -> None:
+    """So intervals of one's own are wider, by the root of how much failures come together in a published trace."""
+    (low, high), (low_alone, high_alone) = FIRST.after(400.0, 1e6).interval(), Experience(400.0, 1e6).interval()
+    assert np.log(high / low) / np.log(high_alone / low_alone) == pytest.approx(2.1**0.5, rel=0.02)
 
 
 def test_no_failure_at_all_lowers_what_is_expected_and_nothing_makes_it_nought() -> None:
