@@ -40,8 +40,8 @@ def reporting() -> Iterator[None]:
 class Connection(sqlite3.Connection):
     """A connection that several threads may use; `lock` is held for as long as one of them is in a transaction."""
 
-    def __init__(self, database: str, *, timeout_s: float = TIMEOUT_S) -> None:
-        super().__init__(database, timeout=timeout_s, isolation_level=None, check_same_thread=False)
+    def __init__(self, database: str, *, timeout_s: float = TIMEOUT_S, uri: bool = False) -> None:
+        super().__init__(database, timeout=timeout_s, isolation_level=None, check_same_thread=False, uri=uri)
         self.lock = threading.RLock()
 
 

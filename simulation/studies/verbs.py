@@ -45,6 +45,7 @@ STUDIES = (
     Study("learning", "How good are findings at epsilon 1 and 2, and without privacy?", "learning"),
     Study("attendance", "What do noise and findings lose when not everybody answers?", "attendance"),
     Study("epochs", "What remains known when tokens change with the epoch?", "epochs"),
+    Study("first-weeks", "What is public experience worth before a fleet has seen its own failures?", "first_weeks"),
     Study("experiments", "How soon do stand-ins on idle nodes find what nobody sees?", "experiments"),
     Study("looks", "How many false accusations does a year of bundles make?", "looks"),
     Study("impact", "What are checks and hints worth to those who heed them?", "impact"),

@@ -46,6 +46,13 @@ def field(found: Any) -> None:
     assert misreported["auroc"] > 0.9
 
 
+def first_weeks(found: Any) -> None:
+    assert found["saved"]["of_constants"] > 0.4
+    assert 0.9 <= found["saved"]["coverage"] <= 0.99
+    assert all(0.0 < row["public"] <= row["worst"] for row in found["checkpoints"])
+    assert {row["fleet"] for row in found["rates"]} > {"RSC-1", "Titan"}
+
+
 def impacts(found: Any) -> None:
     assert list(found) == ["epsilon_1", "epsilon_1_closed_loop", "without_pharoah"]
     assert all(tuple(figures) == impact.KEYS for figures in found.values())
@@ -86,6 +93,7 @@ SMALL: dict[str, tuple[dict[str, Any], Callable[[Any], object]]] = {
     "diagnosis": ({"campaign": False}, lambda found: found["two_sided"]["both"]["right"] > 25),
     "explanations": ({"of": "folders"}, lambda found: found["seen"]["top1"] > 0.8),
     "field": ({"seeds": 1, "only": ["null", "misreported_20"]}, field),
+    "first-weeks": ({}, first_weeks),
     "impact": ({"seeds": 1, "first": True, "only": ["epsilon_1", "epsilon_1_closed_loop", impact.WITHOUT]}, impacts),
     "learning": ({"seeds": 1}, learning),
     "looks": ({"seeds": 1, "only": NULLS}, looks),

@@ -11,8 +11,8 @@ and is released as y_cb, with noise of known variance σ²_cb. The hazards are l
     L(θ) = Σ_cb [(y_cb + σ²_cb) log(μ_cb + σ²_cb) − μ_cb] − ½ (θ − θ₀)ᵀ P (θ − θ₀),          θ = (α, a, β):
 
 the Poisson log likelihood where there is no noise, and with noise the quasi-likelihood whose variance is μ + σ²
-(McCullagh & Nelder 1989, ch. 9; y + σ² read as a Poisson count, Snyder and others 1993). P is a Gaussian prior, weak on
-α around the crude rate, `effect_sd` on each a and β.
+(McCullagh & Nelder 1989, ch. 9; y + σ² read as a Poisson count, Snyder and others 1993). P is a Gaussian prior on α
+around the rate that is `foretold`, else weak around the crude one, and `effect_sd` on each a and β.
 
 With K_c = ∂μ_c / ∂log h_c (bands, bands), r = (y − μ) / (μ + σ²), and X the design of log h, Fisher's step δ solves
 
@@ -31,8 +31,8 @@ The covariance is that of the estimate about the truth, H⁻¹ (Xᵀ K V⁻¹ S 
 V = diag(μ + σ²), and S what counts and noise really scatter: of q expected of a unit in its bands, the cap takes
 q qᵀ / F off the Poisson covariance, which is exact for F = 1.
 
-Not promised: that L has one maximum only. It has without noise and cap; with them, a start at the crude rate finds the
-same one each time. Intervals are normal on the log scale.
+Not promised: that L has one maximum only. It has without noise and cap; with them, a start at the centre of the
+prior finds the same one each time. Intervals are normal on the log scale.
 """
 
 import logging
@@ -118,13 +118,21 @@ class Rates(NamedTuple):
 
 
 def fit_capped(
-    units: Units, counts: Floats, noise_variance: Floats, *, effect_sd: float, shape: float = ALIKE
+    units: Units,
+    counts: Floats,
+    noise_variance: Floats,
+    *,
+    effect_sd: float,
+    shape: float = ALIKE,
+    foretold: tuple[float, float] | None = None,
 ) -> Rates:
     """Hazards from `counts` with noise, both (levels, bands); leases differ by `shape` (`analysis.cap_correction`).
 
+    `foretold` is the log rate of an average cell and its standard deviation, as known before.
+
     Unsettled where the fit does not come to rest; ValueError where exact failures were counted and nothing ran.
     """
-    objective = _Objective.of(units, counts, noise_variance, effect_sd, shape)
+    objective = _Objective.of(units, counts, noise_variance, effect_sd, shape, foretold)
     here, change = objective.at(objective.crude), np.inf
     for rounds in range(1, MOST_ROUNDS + 1):
         step, promised = objective.step(here)
@@ -167,7 +175,15 @@ class _Objective:
     shape: float
 
     @classmethod
-    def of(cls, units: Units, counts: Floats, noise_variance: Floats, effect_sd: float, shape: float) -> "_Objective":
+    def of(
+        cls,
+        units: Units,
+        counts: Floats,
+        noise_variance: Floats,
+        effect_sd: float,
+        shape: float,
+        foretold: tuple[float, float] | None = None,
+    ) -> "_Objective":
         """The crude rate is that of the total, or of its noise where that is more, as if there were no cap."""
         exposure = units.by_level((units.weights * units.factors).sum(axis=1))
         known = exposure > 0.0
@@ -176,7 +192,8 @@ class _Objective:
         levels, bands = counts.shape
         crude, precision = np.zeros(1 + levels + bands), np.full(1 + levels + bands, effect_sd**-2)
         total = max(float(counts[known].sum()), float(np.sqrt(noise_variance[known].sum())), 1.0)
-        crude[0], precision[0] = np.log(total / max(float(exposure.sum()), 1.0)), LEVEL_SD**-2
+        crude[0], level_sd = foretold or (np.log(total / max(float(exposure.sum()), 1.0)), LEVEL_SD)
+        precision[0] = level_sd**-2
         return cls(units, counts, noise_variance, known, crude, precision, shape)
 
     def log_hazard(self, theta: Floats) -> Floats:

@@ -91,8 +91,6 @@ def bootstrap(
     be as near each other as their distances to the newcomer allow: intervals are then wider than need be.
     NothingKnown without any known; ValueError for impossible input.
     """
-    if not known:
-        raise NothingKnown("no context or workload has a rate yet to compare with")
     between = np.abs(np.subtract.outer(distances, distances)) if between is None else between
     _check(known, distances, between, failures, node_hours, released)
     prior = _Prior.of(known, distances, between)
@@ -104,6 +102,15 @@ def bootstrap(
     return Newcomer(middle, low, high, _basis(known, distances, failures, node_hours, released))
 
 
+def foretold(known: Sequence[Known], distances: Floats, between: Floats) -> tuple[float, float]:
+    """The mean log rate of something new, and its standard deviation, before there is evidence of its own."""
+    _check(known, distances, between, 0.0, 0.0, None)
+    prior = _Prior.of(known, distances, between)
+    weight = np.exp(prior.log_weight)
+    mean = float(weight @ prior.mean)
+    return mean, float(np.sqrt(weight @ (prior.sd**2 + (prior.mean - mean) ** 2)))
+
+
 def _check(
     known: Sequence[Known],
     distances: Floats,
@@ -113,6 +120,8 @@ def _check(
     released: tuple[float, float, float] | None,
 ) -> None:
     size = len(known)
+    if not known:
+        raise NothingKnown("no context or workload has a rate yet to compare with")
     if distances.shape != (size,) or between.shape != (size, size) or not np.array_equal(between, between.T):
         raise ValueError(f"{size} known need so many distances, and a symmetric matrix of them in between")
     if not (np.all(distances >= 0.0) and np.all(between >= 0.0)):

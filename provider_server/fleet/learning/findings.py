@@ -22,6 +22,7 @@ import numpy as np
 
 from federation.protocol.causes import Domain
 from federation.protocol.evidence import Evidence
+from federation.protocol.known_rates import experience
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.fleet.analysis.cap_correction import ALIKE, capped_slope
 from provider_server.fleet.analysis.capped_hazard import Rates, Units, fit_capped
@@ -30,6 +31,7 @@ from provider_server.fleet.analysis.filed_elsewhere import More, filed_elsewhere
 from provider_server.fleet.analysis.hazard import Estimate, Unsettled
 from provider_server.fleet.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.fleet.analysis.noisy_counts import LOG_FACTOR
+from provider_server.fleet.analysis.public_rates import log_law
 from provider_server.fleet.analysis.ratio_grid import read_rows
 from provider_server.fleet.analysis.rules import Rule
 from provider_server.fleet.analysis.versions import PairPrior, Partition, partitions
@@ -46,7 +48,6 @@ CORRECTIONS = 1
 CONTEXT_SD = 1.0  # of the log hazard between contexts and build-up levels, and between bands: factors, not decades
 DAMPED_SD = 0.5  # the same where a fit does not come to rest
 NOTHING_SAID = 1e9  # variance of noise under which a table says nothing
-FIRST_RATE = 6.5 / 24_000  # failures per node-hour before any is known, as Meta reports them
 logger = logging.getLogger(__name__)
 
 
@@ -122,7 +123,7 @@ def beliefs(
         deaf = replace(trials, events=np.zeros(trials.shape), noise_variance=np.full(trials.shape, NOTHING_SAID))
         deaf = replace(deaf, exposure_node_hours=np.ones(trials.shape))
         found, names = find_mismatches(deaf, trials=trials), trials.dimensions
-        rate = np.full(len(found.workload), FIRST_RATE)
+        rate = np.full(len(found.workload), experience().rate)
     else:
         seen, _, pairs = _fit(releases, leases, None, features, trials)
         found, names = pairs.found, seen.pairs.dimensions
@@ -227,11 +228,12 @@ def _fit_hazards(seen: Seen, risk: _Risk, shape: float = ALIKE) -> _Hazards:
 
 def _settled(units: Units, counts: Floats, variance: Floats, shape: float) -> Rates:
     """The fit, or, where it does not come to rest, a damped one: contexts are drawn together more."""
+    foretold = log_law(experience())
     try:
-        return fit_capped(units, counts, variance, effect_sd=CONTEXT_SD, shape=shape)
+        return fit_capped(units, counts, variance, effect_sd=CONTEXT_SD, shape=shape, foretold=foretold)
     except Unsettled as error:
         logger.warning("%s; fitted again with contexts that differ less", error.what)
-        return fit_capped(units, counts, variance, effect_sd=DAMPED_SD, shape=shape)
+        return fit_capped(units, counts, variance, effect_sd=DAMPED_SD, shape=shape, foretold=foretold)
 
 
 def _mix_variance(seen: Seen, risk: _Risk, hazards: _Hazards) -> Floats:

@@ -3,7 +3,8 @@
 A context is known by its name, as leases and the map of contexts have it ("context 3"); only the provider can turn a
 name into the tokens of releases. Known are the contexts whose level 0 has rates; new is every other one of the map and
 of the benchmark jobs. How far two are from each other is by how much their looks differ, each feature weighed by what
-it explains of failures: from 0 to 1, and 1 for a context that is in no map.
+it explains of failures: from 0 to 1, and 1 for a context that is in no map. While no context is known, other fleets are
+(`analysis.public_rates`), at distance 1.
 
 `analysis.cold_start` turns that into a rate at an average age; over age bands it follows the average of the known
 contexts, and a benchmark job's node-hours are weighted by its ages. Guarantees: those of that module; the interval is
@@ -20,6 +21,7 @@ from federation.protocol.life_table import Floats
 from provider_server.fleet.analysis.cold_start import Known, Newcomer, bootstrap
 from provider_server.fleet.analysis.contexts import ContextMap, Look
 from provider_server.fleet.analysis.intervals import NORMAL_95
+from provider_server.fleet.analysis.public_rates import public
 from provider_server.fleet.learning.benchmark_jobs import BenchmarkJob
 from provider_server.fleet.learning.findings import RateFinding
 from provider_server.fleet.learning.hardware import label_of
@@ -44,25 +46,24 @@ def new_contexts(
     level_0: Callable[[str], str],
     edges_hours: Sequence[float],
 ) -> tuple[NewContext, ...]:
-    """All contexts that have no rates yet, by name. NothingKnown where benchmark jobs ran and no context has rates.
+    """All contexts that have no rates yet, by name.
 
     `rates` are those learnt, `level_0` gives the token of a named context at level 0, `edges_hours` bound age bands.
     """
     looks = _Looks.of(found)
     names = sorted({*looks.names, *(_name(job) for job in jobs)})
     learnt = {name: own for name in names if (own := [one for one in rates if one.context_level == level_0(name)])}
-    known = [_known(name, own) for name, own in learnt.items()]
-    if not known and not jobs:
-        return ()
+    known = [_known(name, own) for name, own in learnt.items()] or [public()]
+    beside = list(learnt) or [known[0].name]
     profile = _profile(list(learnt.values()), len(edges_hours) - 1)
-    between = np.array([[looks.apart(one, other) for other in learnt] for one in learnt])
+    between = np.array([[looks.apart(one, other) for other in beside] for one in beside])
     made = []
     for name in names:
         if name not in learnt:
             own_jobs = [job for job in jobs if _name(job) == name]
             failures = float(sum(job.failed(Domain.INFRASTRUCTURE) for job in own_jobs))
             node_hours = sum(job.nodes * _effective_hours(job.hours, edges_hours, profile) for job in own_jobs)
-            distances = np.array([looks.apart(name, other) for other in learnt])
+            distances = np.array([looks.apart(name, other) for other in beside])
             first = bootstrap(known, distances, failures, node_hours, None, between=between)
             made.append(NewContext(name, first, tuple(_by_band(first, level_0(name), profile))))
     return tuple(made)

@@ -12,6 +12,7 @@ import typer
 
 from federation.base.console import ask_secret
 from federation.base.screen import say
+from federation.protocol.known_rates import experience
 from federation.protocol.life_table import PER_NODE_HOURS
 from provider_server.fleet.analysis.spares import down_share, spares_needed
 from provider_server.fleet.hints import node_placement, node_probes, node_reports
@@ -58,7 +59,8 @@ def plans(home: Path, database: str | None, now_h: float) -> PlansView | None:
     suspicions = {one.node: one.suspicion for one in reports if one.suspicion}
     visits = node_probes.probes(rows, suspicions, {}, busy_until(home, database, now_h), now_h, hours, budget)
     known = [rate for row in rows if (rate := row["failures_per_1000_node_hours"]) is not None]
-    rates = np.array(known + [float(np.mean(known or [0.0]))] * (len(rows) - len(known)))
+    first = [experience().rate * PER_NODE_HOURS]
+    rates = np.array(known + [float(np.mean(known or first))] * (len(rows) - len(known)))
     down = down_share(rates / PER_NODE_HOURS, np.full(len(rows), REPAIR_HOURS))
     return PlansView(
         max(one.hour for one in reports),

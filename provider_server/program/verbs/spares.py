@@ -8,6 +8,7 @@ import typer
 
 from federation.base.console import AsJson, InputFile
 from federation.base.screen import say
+from federation.protocol.known_rates import experience
 from federation.protocol.life_table import PER_NODE_HOURS
 from provider_server.fleet.analysis.spares import Floats, down_share, peak_spares, spares_needed
 from provider_server.fleet.outage_files import Outages, read_outages
@@ -33,7 +34,10 @@ def spares(
         Path | None,
         typer.Option(click_type=InputFile(), help="Outages, as `nodes hazard --events` reads them: each node's share."),
     ] = None,
-    failures: Annotated[float, typer.Option(min=0.0, help="Without --events: failures of 1,000 node-hours.")] = 0.5,
+    failures: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Without --events: failures of 1,000 node-hours; by default those of other fleets."),
+    ] = None,
     repair_hours: Annotated[float, typer.Option(min=0.0, help="Without --events: mean hours of a repair.")] = 24.0,
     availability: Annotated[
         float, typer.Option(min=0.0, max=0.999999, help="Share of time in which enough nodes are up.")
@@ -51,7 +55,8 @@ def spares(
     if outages:
         say(*(f"left out: {text}" for text in outages.left_out), *(f"doubtful: {text}" for text in outages.doubts))
     if outages is None:
-        rates, repairs = np.full(nodes, failures / PER_NODE_HOURS), np.full(nodes, repair_hours)
+        rate = experience().rate if failures is None else failures / PER_NODE_HOURS
+        rates, repairs = np.full(nodes, rate), np.full(nodes, repair_hours)
         down, peak, window = down_share(rates, repairs), None, None
     else:
         window = outages.start_h if start is None else start, outages.end_h if end is None else end

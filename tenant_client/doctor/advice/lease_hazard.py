@@ -5,18 +5,21 @@
 - The last factor is the bundle's ratio of the workload on this context where that is called worse or suspected, else 1.
 - While a hint stands, its probability within its hours says the rate of the whole lease instead, times the same factor.
 - `upper` is the same by the upper bounds of the bundle's intervals.
+- While the bundle has no rate of the hardware, other fleets and the tenant's own leases say one (`first_experience`).
 
 Nothing is sent. Not promised: failures that are not the infrastructure's, which bundles do not count.
 """
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from federation.protocol.bundle import Bundle, PairJudgement
 from federation.protocol.check import check
+from federation.protocol.known_rates import Experience, experience
 from federation.protocol.life_table import PER_NODE_HOURS
+from tenant_client.doctor.records.own_leases import OwnLease
 
 _GRAVE = (PairJudgement.WORSE, PairJudgement.SUSPECTED)
 
@@ -55,6 +58,17 @@ def lease_hazard(bundle: Bundle, labels: Mapping[str, str], nodes: int) -> Lease
         tuple(times * one.rate_high for _, one in bands),
         factor,
     )
+
+
+def first_experience(leases: Iterable[OwnLease]) -> Experience:
+    """Failures per node-hour by the experience of other fleets and by these own leases, whatever their hardware."""
+    own = [(one.failures, one.nodes * (one.end_h - one.start_h)) for one in leases]
+    return experience().after(sum(failures for failures, _ in own), sum(node_hours for _, node_hours in own))
+
+
+def first_hazard(known: Experience, nodes: int) -> LeaseHazard:
+    """The hazard of a lease on so many nodes by that alone, the same at any age."""
+    return LeaseHazard((0.0,), (nodes * known.rate,), (nodes * known.interval()[1],), 1.0)
 
 
 def hinted_per_hour(probability: float, within_hours: float) -> float:

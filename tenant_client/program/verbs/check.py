@@ -8,18 +8,23 @@ from typing import Annotated, TypedDict
 import typer
 
 from crypto.errors import PharoahError
+from federation.base.clock import now_hour
 from federation.base.console import AsJson, InputFile
 from federation.base.pinned_directory import NOT_JOINED, NotEnrolled, is_pinned
 from federation.base.screen import show, show_json
 from federation.base.visible import counted_as
 from federation.protocol import check as checking
 from federation.protocol.check import Check
+from federation.protocol.known_rates import BY_THE_PUBLIC, Experience, experience
+from federation.protocol.life_table import PER_NODE_HOURS
 from federation.protocol.round_messages import LADDER_LABELS
 from federation.protocol.service_messages import CheckVerdict
 from tenant_client.doctor.advice.incompatibilities import Fit, Known, against, job_of
+from tenant_client.doctor.advice.lease_hazard import first_experience
 from tenant_client.doctor.advice.log_scan import software_in
 from tenant_client.doctor.advice.own_history import OwnPair
 from tenant_client.doctor.records.journal import Journal
+from tenant_client.doctor.records.own_leases import own_leases
 from tenant_client.doctor.sources.installed import installed
 from tenant_client.doctor.sources.software import Software
 from tenant_client.doctor.workload.descriptor import Descriptor
@@ -69,10 +74,19 @@ class OwnObject(TypedDict):
     share: float
 
 
+class FirstRateObject(TypedDict):
+    """Failures of infrastructure per 1,000 node-hours while the bundle has no rate of the hardware, 95% interval."""
+
+    rate: float
+    rate_low: float
+    rate_high: float
+
+
 class CheckObject(TypedDict):
     """A verdict, which is the exit code too, and its evidence, null without any; a name is empty if it is unknown.
 
-    `known` is what is known against the software, first what applies, then what may.
+    `known` is what is known against the software, first what applies, then what may. `first_rate` is null where
+    `hazards` has rates; what share of either rests on other fleets is `public_share`. No verdict does.
     """
 
     verdict: int
@@ -85,6 +99,8 @@ class CheckObject(TypedDict):
     better_context_name: str
     known: list[Known]
     own: OwnObject | None
+    first_rate: FirstRateObject | None
+    public_share: float | None
 
 
 Versions = Annotated[
@@ -151,13 +167,16 @@ def fit(
     # An error is not a mismatch: a script that starts jobs by this exit code must not refuse one for it.
     with failing(CheckVerdict.UNKNOWN):
         ways = Ways(online=online, anonymous=anonymous, gate=gate)
-        result, descriptor, own = _by_versions(software) if alone else _by_lease(home, lease, like, software, ways)
+        result, descriptor, own, first = (
+            _by_versions(software) if alone else _by_lease(home, lease, like, software, ways)
+        )
     known = against(job_of(software, descriptor))
     result = _with(result, known)
     if as_json:
-        show_json({**vars(result), "known": known, "own": own and _own(own)})
+        rates = {"first_rate": first and _first_rate(first), "public_share": _public_share(result, first)}
+        show_json({**vars(result), "known": known, "own": own and _own(own), **rates})
     else:
-        _show(result, known, own)
+        _show(result, known, own, first)
     raise typer.Exit(int(result.verdict))
 
 
@@ -165,34 +184,39 @@ def _software(files: Sequence[Path], *, here: bool) -> Software:
     return software_in(files) | (installed() if here else Software())
 
 
-def _by_versions(software: Software) -> tuple[Check, None, None]:
+Answer = tuple[Check, Descriptor | None, OwnPair | None, Experience | None]
+
+
+def _by_versions(software: Software) -> Answer:
     """The answer about versions alone: fits, until something known applies."""
     if not software.versions:
         raise NoVersions("no version of a known component is named there")
     named = ", ".join(f"{name} {version}" for name in sorted(software.versions) for version in software.versions[name])
-    return Check(CheckVerdict.OK, f"nothing that applies is known of {named}", None, None, ()), None, None
+    return Check(CheckVerdict.OK, f"nothing that applies is known of {named}", None, None, ()), None, None, None
 
 
-def _by_lease(
-    home: Path, lease: str, like: str, software: Software, ways: Ways
-) -> tuple[Check, Descriptor | None, OwnPair | None]:
-    """The answer about a lease, the description of its workload, and own history; without a federation, the second."""
+def _by_lease(home: Path, lease: str, like: str, software: Software, ways: Ways) -> Answer:
+    """The answer about a lease, the description of its workload, own history, and a first rate if there is no other.
+
+    Without a federation, the second and the last.
+    """
     with joined(home, failed=CheckVerdict.UNKNOWN, needed=False) as connection:
         journal = Journal(connection)
         pinned, unit = is_pinned(connection), journal.find(lease)
+        first = first_experience(own_leases(connection, now_hour()) if ways.own_history(home) else ())
         descriptors = journal.descriptors()
         descriptor = descriptors.get(unit) or descriptors.get(journal.find(like) if like else "")
         if not pinned and (ways.online or not (descriptor or software.versions)):
             raise NotEnrolled(NOT_JOINED)
         if not pinned:
             reason = "this home has not joined a federation: only the versions were checked"
-            return checking.Check(CheckVerdict.UNKNOWN, reason, None, None, ()), descriptor, None
+            return checking.Check(CheckVerdict.UNKNOWN, reason, None, None, ()), descriptor, None, first
         labels = journal.labels(unit)
         if like:
             ladder = journal.labels(journal.find(like))
             labels |= {rung: ladder[rung] for rung in LADDER_LABELS if rung in ladder}
         result, own = judged(home, connection, labels, ways)
-        return result, descriptor, own
+        return result, descriptor, own, None if result.hazards else first
 
 
 def _with(result: Check, known: Sequence[Known]) -> Check:
@@ -204,8 +228,10 @@ def _with(result: Check, known: Sequence[Known]) -> Check:
     return replace(result, verdict=CheckVerdict.WARNING, reason=reason, weak_evidence=False)
 
 
-def _show(result: Check, known: Sequence[Known], own: OwnPair | None) -> None:
+def _show(result: Check, known: Sequence[Known], own: OwnPair | None, first: Experience | None) -> None:
     show(f"{result.word}: {result.reason}")
+    if first is not None:
+        show(_first_words(first))
     if own is not None:
         show(f"of these, yours: {own.words}")
     if result.context_name:
@@ -218,6 +244,26 @@ def _show(result: Check, known: Sequence[Known], own: OwnPair | None) -> None:
     show(*(f"{one.label} {one.words}" for one in (*applies, *may[:MOST_THAT_MAY])))
     if len(may) > MOST_THAT_MAY:
         show(f"{len(may) - MOST_THAT_MAY} more may apply, see --json")
+
+
+def _first_rate(first: Experience) -> FirstRateObject:
+    low, high = first.interval()
+    rate, low, high = (PER_NODE_HOURS * value for value in (first.rate, low, high))
+    return {"rate": rate, "rate_low": low, "rate_high": high}
+
+
+def _first_words(first: Experience) -> str:
+    found = _first_rate(first)
+    bounds = f"{found['rate_low']:.2g}–{found['rate_high']:.2g} at 95%"
+    share = f"{first.public_share:.0%} " if first.own_node_hours else ""
+    return f"expect {found['rate']:.2g} failures in 1,000 node-hours ({bounds}): {share}{BY_THE_PUBLIC}"
+
+
+def _public_share(result: Check, first: Experience | None) -> float | None:
+    """Of the rates of the bundle that of the best known."""
+    if result.hazards:
+        return min(experience().share_behind(one.rate_low, one.rate_high) for one in result.hazards)
+    return first.public_share if first else None
 
 
 def _own(own: OwnPair) -> OwnObject:

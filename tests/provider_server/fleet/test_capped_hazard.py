@@ -12,11 +12,13 @@ from scipy.optimize import minimize
 from scipy.stats import poisson
 
 from federation.protocol.causes import Domain
+from federation.protocol.known_rates import experience
 from federation.protocol.life_table import Floats
 from provider_server.fleet.analysis import capped_hazard
 from provider_server.fleet.analysis.cap_correction import ALIKE, cap_factor, capped_curvature, capped_mean, capped_slope
 from provider_server.fleet.analysis.capped_hazard import TOLERANCE, Rates, Units, fit_capped
 from provider_server.fleet.analysis.hazard import Unsettled
+from provider_server.fleet.analysis.public_rates import log_law
 from provider_server.fleet.learning import findings
 from provider_server.fleet.learning.findings import learn
 from provider_server.fleet.learning.seen import Seen
@@ -199,15 +201,14 @@ def _value_of(seen: Seen, counts: Floats, variance: Floats, known: NDArray[np.bo
     levels, bands = known.shape
     level, band = np.nonzero(known)
     design = np.hstack([np.ones((len(level), 1)), np.eye(levels)[level], np.eye(bands)[band]])
-    spread = np.array([capped_hazard.LEVEL_SD**2, *[findings.CONTEXT_SD**2] * (levels + bands)])
+    foretold, level_sd = log_law(experience())
+    spread = np.array([level_sd**2, *[findings.CONTEXT_SD**2] * (levels + bands)])
     precision = np.linalg.pinv((design * spread) @ design.T, hermitian=True)
-    total = max(counts[known].sum(), np.sqrt(variance[known].sum()), 1.0)
-    crude = np.log(total / seen.by_level(np.ones((1, 1))).sum())
 
     def value(hazard: Floats) -> float:
         failures = (hazard[seen.level] * seen.node_hours).sum(axis=1)
         mean = (hazard * seen.by_level(cap_factor(failures, seen.most)[:, None]))[known]
-        away = np.log(hazard[known]) - crude
+        away = np.log(hazard[known]) - foretold
         fit = (counts + variance)[known] * np.log(mean + variance[known]) - mean
         return float(fit.sum() - away @ precision @ away / 2)
 
@@ -257,3 +258,17 @@ def test_counts_beyond_the_number_of_units_give_a_high_rate_that_is_finite_and_u
     assert np.all(found.hazard > truth)
     assert np.all(found.hazard < 1e4 * truth)
     assert found.log_sd.min() > 0.3
+
+
+def test_where_noise_drowns_the_total_what_is_foretold_stands_and_counts_that_speak_overrule_it() -> None:
+    units, truth, counts = a_fleet(3, 4)
+    foretold, sd = float(np.log(truth.mean())) - 2.0, 0.8
+
+    def level(noise_sd: float) -> float:
+        own, variance = noisy(counts, noise_sd, 8)
+        found = fit_capped(units, own, variance, effect_sd=0.01, foretold=(foretold, sd))
+        return float(np.log(found.hazard).mean())
+
+    known = float(np.log(fitted(units, *noisy(counts, 0.0, 8)).hazard).mean())
+    assert level(0.0) == pytest.approx(known, abs=0.3)
+    assert level(1e5) == pytest.approx(foretold, abs=0.3)

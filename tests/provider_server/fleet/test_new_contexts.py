@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from provider_server.fleet.analysis.cold_start import NothingKnown
+from federation.protocol.known_rates import experience
 from provider_server.fleet.analysis.contexts import Context, ContextMap, Look
 from provider_server.fleet.learning.benchmark_jobs import BenchmarkJob, parse
 from provider_server.fleet.learning.findings import RateFinding
@@ -106,11 +106,16 @@ def test_what_is_in_no_map_is_far_from_everything() -> None:
     assert lone["gb300 west"].newcomer.basis.startswith("nearest of 2 known")
 
 
-def test_without_anything_known_there_is_nothing_to_compare_with() -> None:
-    assert made(a_map(*ALIKE), []) == {}
-    assert made(None, KNOWN) == {}
-    with pytest.raises(NothingKnown):
-        made(a_map(*ALIKE), [], jobs(3, 10, 1))
+def test_while_no_context_is_known_other_fleets_are_and_benchmark_jobs_soon_outweigh_them() -> None:
+    first = made(a_map(*ALIKE), [])
+    assert {one.newcomer.basis.partition(",")[0] for one in first.values()} == {"nearest of 1 known: other fleets"}
+    one = first["context 3"].newcomer
+    low, high = experience().interval()
+    assert one.low < low < one.rate < high < one.high
+    own = made(a_map(*ALIKE), [], jobs(3, 400, 40))["context 3"].newcomer
+    assert own.rate == pytest.approx(40 / 40_000, rel=0.2)
+    assert own.low > one.rate
+    assert made(None, KNOWN) == made(None, []) == {}
 
 
 def test_a_context_with_rates_is_not_new() -> None:

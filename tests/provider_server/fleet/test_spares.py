@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from federation.protocol.known_rates import experience
 from provider_server.fleet.analysis.spares import AVAILABILITY, Floats, down_share, peak_spares, spares_needed
 from provider_server.program.cli import app
 
@@ -94,6 +95,8 @@ def asked(*options: object) -> dict[str, object]:
 
 def test_the_verb_by_rates_and_by_outages(tmp_path: Path) -> None:
     assert asked("--nodes", 100, "--failures", 0.5, "--repair-hours", 20.2)["spares"] == 4
+    by_others = down_share(np.array([experience().rate]), np.array([24.0])).item()
+    assert asked("--nodes", 400)["mean_down"] == pytest.approx(400 * by_others, abs=1e-3)
     file = tmp_path / "outages.csv"
     file.write_text("node,start,end,kind\na,0,10,gpu\nb,5,20,gpu\n")
     row = asked("--nodes", 10, "--events", file)

@@ -7,12 +7,14 @@ import pytest
 
 from crypto.ids import Token
 from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement
+from federation.protocol.known_rates import experience
 from federation.protocol.service_messages import HintState
 from tenant_client.doctor.advice.hints import Episode
-from tenant_client.doctor.advice.lease_hazard import hinted_per_hour, lease_hazard
+from tenant_client.doctor.advice.lease_hazard import first_experience, first_hazard, hinted_per_hour, lease_hazard
 from tenant_client.doctor.records.bundle_log import BundleLog
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal, Unit
+from tenant_client.doctor.records.own_leases import OwnLease
 from tenant_client.doctor.run.failure_rate import EVERY_S, FailureRate
 from tenant_client.doctor.run.hook.checkpoints import RATE, Checkpoints, interval_s, tell_rate
 from tests.support.changing import replace
@@ -102,6 +104,40 @@ def test_the_hook_is_told_what_the_home_knows_and_each_change_of_it(home: Path, 
         BundleLog(connection).keep(2, keys().provider.sign(a_bundle(2, PairJudgement.WORSE)))
     rate.look(now_s + 8 * 3600 + EVERY_S, ())
     assert told(tmp_path) == pytest.approx(0.096)
+
+
+@pytest.fixture
+def new_home(tmp_path: Path) -> Path:
+    """A home with a lease on four of Slurm's nodes, and neither grant nor bundle."""
+    with closing(open_database(tmp_path / "tenant.db")) as connection:
+        Journal(connection).add([Unit(str(LEASE), START_H, {})], [])
+        Journal(connection).place(str(LEASE), "gpu[01-04]")
+        connection.commit()
+    return tmp_path
+
+
+def test_before_any_bundle_the_rate_is_that_of_other_fleets_and_a_job_saves_from_its_first_day_on(
+    new_home: Path, tmp_path: Path
+) -> None:
+    rate = FailureRate(new_home, str(LEASE), tmp_path, lambda _: [])
+    rate.look(3600.0 * START_H, ())
+    assert told(tmp_path) == pytest.approx(4 * experience().rate)
+    assert 600 < interval_s(60.0, told(tmp_path) or 0.0) < 24 * 3600
+    with closing(open_database(new_home / "tenant.db")) as connection:
+        Journal(connection).label([Unit(str(LEASE), START_H, OWN)])
+        BundleLog(connection).keep(1, keys().provider.sign(a_bundle()))
+    rate.look(3600.0 * START_H + EVERY_S, ())
+    assert told(tmp_path) == pytest.approx(4 * 0.006)
+
+
+def test_own_leases_outweigh_other_fleets() -> None:
+    assert first_experience([]) == experience()
+    lived = [OwnLease({}, 100, 0.0, 1000.0, 200), OwnLease({}, 100, 0.0, 1000.0, 190)]
+    known = first_experience(lived)
+    assert known.public_share < 0.07
+    assert known.rate == pytest.approx(390 / 200_000, rel=0.07)
+    assert first_hazard(known, 8).at(1e6) == pytest.approx(8 * known.rate)
+    assert first_hazard(known, 8).upper_per_hour[0] > 8 * known.rate
 
 
 def test_a_hint_of_less_than_is_known_lowers_nothing(home: Path, tmp_path: Path) -> None:

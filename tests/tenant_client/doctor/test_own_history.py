@@ -15,6 +15,7 @@ from crypto.ids import RoundId, Token
 from federation.protocol.bundle import Bundle, HazardEntry, MismatchEntry, PairJudgement
 from federation.protocol.check import Check, check
 from federation.protocol.evidence import Evidence, PairEvidence
+from federation.protocol.known_rates import experience
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from federation.protocol.ratio_likelihood import LOG_RATIOS, below
 from federation.protocol.service_messages import CheckVerdict
@@ -275,4 +276,26 @@ def test_own_history_is_never_joined_online(homes: Path, monkeypatch: pytest.Mon
     for number in (0, 1):
         code, said = asked(homes, number, "--online")
         assert code == CheckVerdict.UNKNOWN
-        assert "yours" not in said
+        assert "of these, yours" not in said
+        assert "expect 0.28 failures in 1,000 node-hours" in said
+        assert ": by public experience, not yet by yours" in said
+
+
+def test_what_a_lease_may_expect_rests_on_other_fleets_until_own_failures_say_more(
+    homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the bundle has a rate of the hardware; no verdict comes of it."""
+    monkeypatch.setattr("tenant_client.program.verbs.check.judged", lambda *_: (Check.of(7, None, ()), None))
+    failed, never = (held("pharoah-tenant check fit", asked(homes, number, "--json")[1]) for number in (0, 1))
+    gated = held("pharoah-tenant check fit", asked(homes, 0, "--gate", "--json")[1])
+    assert failed["verdict"] == never["verdict"] == CheckVerdict.UNKNOWN
+    assert 0.0 < failed["public_share"] < 1.0 == gated["public_share"]
+    assert never["first_rate"]["rate"] < gated["first_rate"]["rate"] < failed["first_rate"]["rate"]
+    assert "% by public experience, not yet by yours" in asked(homes, 0)[1]
+
+
+def test_a_rate_of_the_bundle_goes_before_and_says_how_little_may_rest_on_others(homes: Path) -> None:
+    view = held("pharoah-tenant check fit", asked(homes, 0, "--json")[1])
+    bounds = [(one["rate_low"], one["rate_high"]) for one in view["hazards"]]
+    assert view["first_rate"] is None
+    assert view["public_share"] == min(experience().share_behind(*each) for each in bounds)
