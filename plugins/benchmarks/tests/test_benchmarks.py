@@ -24,7 +24,9 @@ from tests.support.changing import replace
 from tests.support.waiting import until
 
 JOB = Asked("graph", 2.0, SizeName.CPU, Precision.FP32, 1)
-RAN = Ran("graph", "graph-1", "n1", 1, 40, OK, "", "", "ab" * 16, 36.0, 0.01, {"torch": "2.9.1"})
+RAN = Ran(
+    "graph", "graph-1", "n1", 1, 40, OK, "", "", "ab" * 16, 36.0, 0.01, {"torch": "2.9.1"}, SizeName.CPU, Precision.FP32
+)
 
 
 def call(*words: object) -> Result:
@@ -265,7 +267,7 @@ def test_a_run_is_a_line_in_the_home(home: Path) -> None:
     os.utime(home / "signing.key", (hours_ago, hours_ago))
     for number in range(2):
         ran = RAN if number == 0 else replace(RAN, run="graph-2", outcome="nvlink_error", archetype="")
-        recording.record(home, ran, 3, "", SizeName.CPU, Precision.FP32)
+        recording.record(home, ran, 3, "")
     one, other = read(home / FILE)
     assert (one.job, one.context, one.archetype, one.node_hours) == ("graph-1", 3, "ab" * 16, 0.01)
     assert one.start_h == pytest.approx(5.0 - 0.01, abs=0.01)
@@ -274,11 +276,11 @@ def test_a_run_is_a_line_in_the_home(home: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_half_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recording.record(home, RAN, 3, "", SizeName.CPU, Precision.FP32)
+    recording.record(home, RAN, 3, "")
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:10]))
     with pytest.raises(OSError, match="No space left"):
-        recording.record(home, RAN, 3, "", SizeName.CPU, Precision.FP32)
+        recording.record(home, RAN, 3, "")
     assert len(read(home / FILE)) == 1
 
 

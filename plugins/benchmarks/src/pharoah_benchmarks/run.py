@@ -80,6 +80,8 @@ class Ran(msgspec.Struct, frozen=True):
     seconds: float
     seconds_per_step: float | None
     versions: dict[str, str]
+    size: SizeName
+    precision: Precision
 
 
 def gpus_of(python: str) -> int:
@@ -136,6 +138,8 @@ def run(
             seconds=took_s,
             seconds_per_step=_pace(folder / "pace.json"),
             versions=described.get("versions", {}),
+            size=asked.size,
+            precision=asked.precision,
         )
 
 
