@@ -23,13 +23,14 @@ from pharoah_benchmarks.runner.plan import CANNOT_RUN, Pairs, plan
 from pharoah_benchmarks.runner.settings import Benchmark, settings_of
 from plugins.benchmarks.tests.programs import founded, program
 from plugins.benchmarks.tests.test_benchmarks import call, told
-from provider_server.fleet.analysis.experiments import Beliefs
+from provider_server.fleet.analysis.experiments import _RATIO, Beliefs
 from provider_server.fleet.learning.benchmark_jobs import FILE, OK, UNKNOWN, read
 from tests.support.changing import replace
 from tests.support.waiting import until
 
 NODES = ["n1", "n2", "n3", "n4"]
 CONTEXTS: dict[str, int | str] = {"n1": "old", "n2": "old", "n3": "new", "n4": "new"}
+RATIOS = len(_RATIO)
 NOON = datetime(2026, 11, 28, 12, tzinfo=UTC)
 NOW_S = NOON.timestamp()
 ALL = Benchmark(jobs=("graph", "encoder"), share_of_idle=1.0)
@@ -114,9 +115,16 @@ def test_nothing_runs_in_quiet_hours(quiet: str, hour: int, minute: int, is_quie
 
 
 def test_what_stands_in_for_a_workload_is_chosen_by_what_it_tells() -> None:
-    """Of one pair nothing is known, of the others that they are fine."""
-    sure, unsure = np.zeros((1, Beliefs.of_width)) if hasattr(Beliefs, "of_width") else (None, None)
-    assert sure is unsure
+    """Of a pair of the new context nothing is known; of the others, that they are fine, by many runs without failure."""
+    places = {("ab", "old"): 0, ("cd", "old"): 1, ("ab", "new"): 2, ("cd", "new"): 3}
+    flat = Beliefs(np.full((4, RATIOS), 1.0 / RATIOS), np.full(4, 1.0))
+    hours = np.where(np.arange(4) == places["cd", "new"], 0.0, 20.0)
+    pairs = Pairs({(token, context): at for (token, context), at in places.items()}, flat.after(np.zeros(4), hours))
+    settings = replace(ALL, stands_for={"ab": "graph", "cd": "encoder"})
+    (first,) = plan(["n3"], CONTEXTS, [], settings, NOON, pairs).runs
+    assert (first.job, first.stands_for, first.why) == ("encoder", "cd", "tells most about the pairs of its context")
+    (first,) = plan(["n3"], CONTEXTS, [], settings, NOON).runs  # without a release, in turn
+    assert (first.job, first.stands_for) == ("graph", "ab")
 
 
 @pytest.mark.parametrize(
@@ -160,6 +168,9 @@ class Here:
         until(turned)
 
 
+Started = Callable[..., Here]
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return founded(tmp_path, f'"{socket.gethostname()}" = "hall 3"', "")
@@ -171,8 +182,21 @@ def book(home: Path) -> Iterator[Book]:
         yield book
 
 
-def test_runs_follow_each_other_and_are_lines_for_findings(tmp_path: Path, home: Path, book: Book) -> None:
-    here = Here(tmp_path, book, home, jobs=("graph",))
+@pytest.fixture
+def started(tmp_path: Path, home: Path, book: Book) -> Iterator[Started]:
+    made: list[Here] = []
+
+    def of(*jobs: str) -> Here:
+        made.append(Here(tmp_path, book, home, jobs=jobs))
+        return made[-1]
+
+    yield of
+    for one in made:
+        one.runner.leave()
+
+
+def test_runs_follow_each_other_and_are_lines_for_findings(started: Started, home: Path, book: Book) -> None:
+    here = started("graph")
     here.until(lambda: len(here.ended) == 2)
     here.runner.leave()
     jobs = read(home / FILE)
@@ -190,10 +214,8 @@ def test_runs_follow_each_other_and_are_lines_for_findings(tmp_path: Path, home:
         ("diffusion", "outcome 'melted' is neither ok nor a known cause"),
     ],
 )
-def test_what_says_nothing_that_can_be_read_is_no_outcome(
-    tmp_path: Path, home: Path, book: Book, job: str, said: str
-) -> None:
-    here = Here(tmp_path, book, home, jobs=(job,))
+def test_what_says_nothing_that_can_be_read_is_no_outcome(started: Started, home: Path, job: str, said: str) -> None:
+    here = started(job)
     here.until(lambda: here.ended)
     assert here.ended[0].outcome == CANNOT_RUN
     assert said in here.ended[0].said
@@ -201,8 +223,8 @@ def test_what_says_nothing_that_can_be_read_is_no_outcome(
     assert "1 resting" in here.runner.plan().why_no_more
 
 
-def test_what_is_stopped_is_exposure_and_no_failure(tmp_path: Path, home: Path, book: Book) -> None:
-    here = Here(tmp_path, book, home, jobs=("encoder",))
+def test_what_is_stopped_is_exposure_and_no_failure(started: Started, home: Path, book: Book) -> None:
+    here = started("encoder")
     here.until(book.open)
     here.runner.leave()
     assert here.ended[0].outcome == "stopped"
@@ -210,21 +232,21 @@ def test_what_is_stopped_is_exposure_and_no_failure(tmp_path: Path, home: Path, 
     assert (one.outcome, one.archetype, one.node_hours > 0) == (UNKNOWN, "encoder", True)
 
 
-def test_what_does_not_end_is_ended(tmp_path: Path, home: Path, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_end_is_ended(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pharoah_benchmarks.runner.loop.LEAVE_S", 1.0)
     monkeypatch.setattr("pharoah_benchmarks.runner.settings.START_S", 0.0)
     monkeypatch.setattr("pharoah_benchmarks.runner.settings.SLACK_S", 0.0)
-    here = Here(tmp_path, book, home, jobs=("decoder",))
+    here = started("decoder")
     here.until(lambda: here.ended)
     assert here.ended[0].outcome == "stopped"
 
 
-def test_runs_of_a_runner_that_was_killed_are_counted_once(tmp_path: Path, home: Path, book: Book) -> None:
+def test_runs_of_a_runner_that_was_killed_are_counted_once(started: Started, home: Path, book: Book) -> None:
     now_s = time.time()
     lost = Run("pharoah-graph-1", "graph", "n1", "hall 3", "", 60.0, now_s - 36.0, now_s)
     for run in (lost, replace(lost, run="pharoah-graph-2", seen_s=lost.started_s)):
         book.start(run)
-    here = Here(tmp_path, book, home)
+    here = started()
     here.runner.leave()
     assert [(run.run, run.outcome) for run in here.ended] == [
         ("pharoah-graph-1", "stopped"),
@@ -241,9 +263,9 @@ def test_runs_of_a_runner_that_was_killed_are_counted_once(tmp_path: Path, home:
 
 
 def test_a_place_that_is_away_is_asked_again(
-    tmp_path: Path, home: Path, book: Book, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    started: Started, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    here, idle = Here(tmp_path, book, home, jobs=("graph",)), Local.idle
+    here, idle = started("graph"), Local.idle
 
     def away(_: Local) -> list[str]:
         raise PlaceAway("nobody answers")
@@ -258,8 +280,8 @@ def test_a_place_that_is_away_is_asked_again(
     here.until(lambda: here.ended)
 
 
-def test_a_full_disk_loses_no_outcome(tmp_path: Path, home: Path, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = Here(tmp_path, book, home, jobs=("graph",))
+def test_a_full_disk_loses_no_outcome(started: Started, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = started("graph")
     write = os.write
     with monkeypatch.context() as full:
         full.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:10]))
@@ -278,7 +300,7 @@ def test_two_runners_of_a_home_are_one(home: Path) -> None:
     assert "another benchmark runs for this home" in result.stderr
 
 
-def started(home: Path) -> "subprocess.Popen[bytes]":
+def start(home: Path) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [sys.executable, "-m", "provider_server", "benchmark", "start", "--home", str(home), "--json"],
         stdout=subprocess.PIPE,
@@ -290,7 +312,7 @@ def test_a_runner_is_seen_and_stopped_by_verbs(tmp_path: Path) -> None:
     home = founded(tmp_path, f'"{socket.gethostname()}" = "hall 3"', settings)
     (row,) = told("plan", "--home", home)
     assert (row["job"], row["context"], row["why"]) == ("encoder", "hall 3", "ran 0 times in hall 3, no job fewer")
-    with started(home) as runner:
+    with start(home) as runner:
         until(lambda: told("status", "--home", home)["runs"])
         seen = told("status", "--home", home)
         assert seen["running"]
@@ -306,7 +328,7 @@ def test_a_runner_is_seen_and_stopped_by_verbs(tmp_path: Path) -> None:
 def test_a_killed_runner_leaves_nothing_and_is_settled(tmp_path: Path) -> None:
     settings = f'jobs = ["encoder"]\nprogram = "{program(tmp_path)}"'
     home = founded(tmp_path, f'"{socket.gethostname()}" = "hall 3"', settings)
-    with started(home) as runner:
+    with start(home) as runner:
         until(lambda: _of(tmp_path))
         os.kill(runner.pid, signal.SIGKILL)
     until(lambda: not _of(tmp_path))
@@ -323,7 +345,3 @@ def _of(folder: Path) -> list[str]:
         except OSError:
             continue
     return [str(line) for line in lines if str(folder / "program").encode() in line]
-
-
-def test_pairs_are_tokens_of_contexts() -> None:
-    assert Pairs({}, Beliefs(np.ones((0, 1)), np.ones(0))).at == {}

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import methodcaller
 from pathlib import Path
 
 import msgspec
@@ -78,7 +79,7 @@ class Runner:
 
     def leave(self) -> None:
         """Ends all runs, those of a runner that was killed too; what a scheduler that is away has is ended later."""
-        for ask in (Running.stop, Running.kill):
+        for ask in (methodcaller("stop"), methodcaller("kill")):
             for one in self._running.values():
                 ask(one)
             until_s = time.monotonic() + LEAVE_S
