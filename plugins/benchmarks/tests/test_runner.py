@@ -115,7 +115,7 @@ def test_nothing_runs_in_quiet_hours(quiet: str, hour: int, minute: int, is_quie
 
 
 def test_what_stands_in_for_a_workload_is_chosen_by_what_it_tells() -> None:
-    """Of a pair of the new context nothing is known; of the others, that they are fine, by many runs without failure."""
+    """Of a pair of the new context nothing is known; of the others, that many runs went well."""
     places = {("ab", "old"): 0, ("cd", "old"): 1, ("ab", "new"): 2, ("cd", "new"): 3}
     flat = Beliefs(np.full((4, RATIOS), 1.0 / RATIOS), np.full(4, 1.0))
     hours = np.where(np.arange(4) == places["cd", "new"], 0.0, 20.0)
@@ -202,7 +202,7 @@ def test_runs_follow_each_other_and_are_lines_for_findings(started: Started, hom
     jobs = read(home / FILE)
     assert [one.job for one in jobs[:2]] == [run.run for run in here.ended[:2]]
     assert {(one.outcome, one.context, one.archetype) for one in jobs[:2]} == {(OK, "hall 3", "graph")}
-    assert [run for run in book.open()] == []
+    assert book.open() == []
     assert jobs[0].node_hours == pytest.approx(0.01)
 
 
