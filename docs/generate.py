@@ -32,6 +32,7 @@ from federation.base import route
 from federation.base.console import verbs_of
 from federation.protocol import anchors, change_rules
 from pharoah_benchmarks.run import Ran
+from pharoah_benchmarks.runner.settings import BenchmarkSettings
 from pharoah_benchmarks.runner.verbs import NextRow, RunRow, StatusView
 from pharoah_benchmarks.verb import JobRow
 from pharoah_claims.verb import EvidenceView
@@ -110,7 +111,7 @@ PROGRAMS = {
     "pharoah-sim": simulation.cli.app,
 }
 SETTINGS: dict[str, list[Any]] = {
-    "provider.toml": [ProviderSettings, KubernetesSettings],
+    "provider.toml": [ProviderSettings, KubernetesSettings, BenchmarkSettings],
     "tenant.toml": [TenantSettings],
     "trustee.toml": [TrusteeSettings],
 }

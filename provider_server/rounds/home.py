@@ -40,7 +40,6 @@ if TYPE_CHECKING:  # what learns takes a second to import, and rounds a tenth: v
     from federation.protocol.life_table import LifeTable
     from federation.protocol.plan import Plan
     from federation.transport.certificates import Certificate
-    from provider_server.fleet.analysis.experiments import Beliefs
     from provider_server.fleet.learning.benchmark_jobs import BenchmarkJob
     from provider_server.fleet.learning.findings import Findings
     from provider_server.fleet.learning.kin import Features
@@ -209,43 +208,17 @@ def open_publisher(home: Path, store: Store) -> "Publisher":
     return Publisher(store, SigningKey(read_key(home / "signing.key")), learner, named, linked)
 
 
-def beliefs_of(home: Path, store: Store) -> "tuple[list[tuple[str, str]], Beliefs, Callable[[int | str], str]] | None":
-    """What releases and benchmark jobs say of pairs, by tokens of the newest epoch, and what is a context's token.
-
-    None before the first release, and before the first job.
-    """
-    from provider_server.fleet.learning.findings import beliefs
-    from provider_server.fleet.learning.links import agreed
-
-    if (newest := store.newest_release()) is None:
-        return None
-    context_key, plan = read_key(home / "context.key"), newest.plan
-    trials = _trials(home, context_key, plan, agreed(store.links(plan.epoch), plan.owners_minimum))
-    if trials is None:
-        return None
-    releases = [one for one in store.releases() if one.plan.epoch == plan.epoch]
-    leases = store.leases(min(one.plan.first_hour for one in releases), plan.end_hour)
-    pairs, found = beliefs(releases, leases, _features(home, context_key, plan.epoch), trials)
-    return pairs, found, lambda context: _token(context_key, plan.epoch, context)
-
-
-def _token(context_key: bytes, epoch: int, context: int | str) -> str:
-    from provider_server.fleet.learning import hardware
-
-    name = hardware.label_of(context) if isinstance(context, int) else context
-    return context_tokens(context_key, epoch, name, 0)["context"]
-
-
 def _trials(home: Path, context_key: bytes, plan: "Plan", workloads: Mapping[str, str]) -> "LifeTable | None":
     """What the provider's own benchmark jobs say, by the tokens of an epoch; `workloads` has those of older epochs."""
-    from provider_server.fleet.learning import benchmark_jobs
+    from provider_server.fleet.learning import benchmark_jobs, hardware
 
     if not (home / benchmark_jobs.FILE).exists():
         return None
     jobs = benchmark_jobs.read(home / benchmark_jobs.FILE)
 
     def by_token(job: "BenchmarkJob") -> "BenchmarkJob":
-        context = _token(context_key, plan.epoch, job.context)
+        name = hardware.label_of(job.context) if isinstance(job.context, int) else job.context
+        context = context_tokens(context_key, plan.epoch, name, 0)["context"]
         return msgspec.structs.replace(job, context=context, archetype=workloads.get(job.archetype, job.archetype))
 
     return benchmark_jobs.evidence([by_token(job) for job in jobs])

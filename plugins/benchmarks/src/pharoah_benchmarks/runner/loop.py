@@ -22,7 +22,6 @@ from federation.base.hostlist import hostlist
 from pharoah_benchmarks.record import hours_since_founded, record, told_by
 from pharoah_benchmarks.run import Ran
 from pharoah_benchmarks.runner.book import Book, Run
-from pharoah_benchmarks.runner.knowledge import pairs_of
 from pharoah_benchmarks.runner.places import End, How, Place, Running
 from pharoah_benchmarks.runner.plan import CANNOT_RUN, Context, Next, Plan, local_time, plan
 from pharoah_benchmarks.runner.settings import Benchmark
@@ -41,17 +40,8 @@ _LOST = "node_failure"
 class Runner:
     """The runs of a home at a place; `told` hears of each that has ended."""
 
-    def __init__(
-        self,
-        home: Path,
-        place: Place,
-        settings: Benchmark,
-        book: Book,
-        told: Callable[[Run], None],
-        database: str | None,
-    ) -> None:
+    def __init__(self, home: Path, place: Place, settings: Benchmark, book: Book, told: Callable[[Run], None]) -> None:
         self._home = home
-        self._database = database
         self._place = place
         self._settings = settings
         self._book = book
@@ -73,9 +63,8 @@ class Runner:
     def plan(self) -> Plan:
         """What is to start now; PlaceAway."""
         idle = self._place.idle()
-        contexts = contexts_of(self._home, idle)
-        pairs = pairs_of(self._home, self._database, set(contexts.values())) if self._settings.stands_for else None
-        return plan(idle, contexts, self._book.all(), self._settings, local_time(time.time()), pairs)
+        now = local_time(time.time())
+        return plan(idle, contexts_of(self._home, idle), self._book.all(), self._settings, now)
 
     def leave(self) -> None:
         """Ends all runs, those of a runner that was killed too; what a scheduler that is away has is ended later."""

@@ -1,8 +1,8 @@
 """What runs next where, and why: pure, from idle nodes, what ran before, the budget and the hour.
 
-Nodes that ran least often come first. On each of them runs the job that ran least often in its context; where jobs
-stand in for workloads, the one that tells most about the pairs of its context (`analysis.experiments`). A node on
-which nothing could be run rests for a while, so that one that lacks something is not asked again and again.
+Nodes that ran least often come first. On each of them runs the job that ran least often in its context, of those of the
+catalogue or of those that stand in for workloads. A node on which nothing could be run rests for a while, so that one
+that lacks something is not asked again and again.
 """
 
 from collections import Counter
@@ -10,12 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import numpy as np
-
 from pharoah_benchmarks.catalogue import JOBS
 from pharoah_benchmarks.runner.book import Run
 from pharoah_benchmarks.runner.settings import Benchmark
-from provider_server.fleet.analysis.experiments import Beliefs, choose
 
 CANNOT_RUN = "cannot run"
 REST_S = 600.0
@@ -42,21 +39,12 @@ class Plan:
     why_no_more: str
 
 
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """What is known of pairs of a workload that a job stands in for and a context."""
-
-    at: Mapping[tuple[str, Context], int]
-    beliefs: Beliefs
-
-
 def plan(
     idle: Sequence[str],
     contexts: Mapping[str, Context],
     runs: Sequence[Run],
     settings: Benchmark,
     now: datetime,
-    pairs: Pairs | None = None,
 ) -> Plan:
     """The next runs on idle nodes; `now` has a time zone, in whose hours it is quiet. `contexts` are those of nodes."""
     now_s = now.timestamp()
@@ -76,8 +64,7 @@ def plan(
     why, most = min(limits.items(), key=lambda one: one[1])
     on = Counter(run.node for run in runs)
     nodes = sorted(free, key=lambda node: (on[node], node))[: max(most, 0)]
-    chosen = _by_information(nodes, contexts, settings, pairs) if pairs else {}
-    return Plan(_in_turn(nodes, contexts, runs, settings, chosen), why)
+    return Plan(_in_turn(nodes, contexts, runs, settings), why)
 
 
 def spent(runs: Sequence[Run], now_s: float) -> float:
@@ -86,25 +73,8 @@ def spent(runs: Sequence[Run], now_s: float) -> float:
     return ended + sum(run.planned_s for run in runs if not run.outcome) / 3600
 
 
-def _by_information(
-    nodes: Sequence[str], contexts: Mapping[str, Context], settings: Benchmark, pairs: Pairs
-) -> dict[str, str]:
-    """The workload of each node that tells most; none for a node of whose context nothing is known."""
-    of = {place: workload for (workload, _), place in pairs.at.items()}
-    allowed = [
-        np.array([place for (_, context), place in pairs.at.items() if context == contexts[node]], np.intp)
-        for node in nodes
-    ]
-    chosen = choose(pairs.beliefs, allowed, np.ones(len(nodes)), settings.seconds / 3600)
-    return {node: of[int(place)] for node, place in zip(nodes, chosen, strict=True) if place >= 0}
-
-
 def _in_turn(
-    nodes: Sequence[str],
-    contexts: Mapping[str, Context],
-    runs: Sequence[Run],
-    settings: Benchmark,
-    chosen: Mapping[str, str],
+    nodes: Sequence[str], contexts: Mapping[str, Context], runs: Sequence[Run], settings: Benchmark
 ) -> list[Next]:
     tried = Counter((run.job, run.stands_for, run.context) for run in runs)
     jobs = [(job, token) for token, job in settings.stands_for.items()]
@@ -112,14 +82,11 @@ def _in_turn(
     found = []
     for node in nodes:
         context = contexts[node]
-        if node in chosen:
-            job, token = settings.stands_for[chosen[node]], chosen[node]
-            why = "tells most about the pairs of its context"
-        else:
-            job, token = min(jobs, key=lambda one: tried[*one, context])
-            why = f"ran {tried[job, token, context]} times in {context}, no job fewer"
+        job, token = min(jobs, key=lambda one: tried[*one, context])
+        found.append(
+            Next(node, context, job, token, f"ran {tried[job, token, context]} times in {context}, no job fewer")
+        )
         tried[job, token, context] += 1
-        found.append(Next(node, context, job, token, why))
     return found
 
 

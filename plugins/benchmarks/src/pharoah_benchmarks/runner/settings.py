@@ -66,10 +66,10 @@ class Benchmark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 "[benchmark] neither partition nor qos: runs could not be displaced",
                 hint="name a partition or a QOS whose jobs are preempted: docs/learning.md",
             )
-        if self.place == "kubernetes" and not (self.image and self.priority_class):
+        if self.place == "kubernetes" and not (self.image and self.priority_class and self.limits):
             raise BadSettings(
-                "[benchmark] Kubernetes needs image and priority_class",
-                hint="name an image with this plug-in, and a priority class that others displace: docs/learning.md",
+                "[benchmark] Kubernetes needs image, priority_class and limits",
+                hint="an image with this plug-in, a class that others displace, what a run asks for: docs/learning.md",
             )
 
     def quiet_until(self, now: datetime) -> datetime | None:
@@ -87,7 +87,7 @@ class Benchmark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None
 
 
-class _Settings(msgspec.Struct, frozen=True):
+class BenchmarkSettings(msgspec.Struct, frozen=True):
     """This plug-in's part of provider.toml; the provider reads the rest."""
 
     benchmark: Benchmark = Benchmark()
@@ -95,6 +95,6 @@ class _Settings(msgspec.Struct, frozen=True):
 
 def settings_of(home: Path) -> Benchmark:
     """The settings of a home, overridden by the environment; BadSettings."""
-    settings = load(_Settings, home / "provider.toml", os.environ).benchmark
+    settings = load(BenchmarkSettings, home / "provider.toml", os.environ).benchmark
     settings.check()
     return settings

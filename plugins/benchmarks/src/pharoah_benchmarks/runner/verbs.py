@@ -19,7 +19,7 @@ from pharoah_benchmarks.runner.places import Local, Place
 from pharoah_benchmarks.runner.plan import Context, spent
 from pharoah_benchmarks.runner.settings import Benchmark, settings_of
 from pharoah_benchmarks.runner.slurm import Slurm
-from provider_server.program.verbs.console import Database, Home, LogFormat, print_rows, required
+from provider_server.program.verbs.console import Home, LogFormat, print_rows, required
 from provider_server.rounds.home import founded
 
 STOP = "benchmarks.stop"  # in the home: the runner ends when it is there
@@ -59,11 +59,11 @@ class StatusView(TypedDict):
     last: list[RunRow]
 
 
-def plan(home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+def plan(home: Home = None, *, as_json: AsJson = False) -> None:
     """Say what would run next where, and why; nothing is run."""
     place, settings = _settled(home)
     with opened(place) as book:
-        found = Runner(place, _place(settings), settings, book, _unheard, database).plan()
+        found = Runner(place, _place(settings), settings, book, _unheard).plan()
     rows: list[NextRow] = [
         {"node": one.node, "context": one.context, "job": one.job, "stands_for": one.stands_for, "why": one.why}
         for one in found.runs
@@ -72,9 +72,7 @@ def plan(home: Home = None, database: Database = None, *, as_json: AsJson = Fals
     say(f"no more than {counted_as(len(rows), 'run')}: {found.why_no_more}")
 
 
-def start(
-    home: Home = None, database: Database = None, log_format: LogFormat = logs.Format.JSON, *, as_json: AsJson = False
-) -> None:
+def start(home: Home = None, log_format: LogFormat = logs.Format.JSON, *, as_json: AsJson = False) -> None:
     """Run jobs on idle nodes as the section benchmark of provider.toml says, until `benchmark stop`.
 
     Each run that has ended is told on stdout. What a scheduler that does not answer keeps from running runs once it
@@ -91,7 +89,7 @@ def start(
 
     with running(place), opened(place) as book:
         (place / STOP).unlink(missing_ok=True)
-        runner = Runner(place, _place(settings), settings, book, told, database)
+        runner = Runner(place, _place(settings), settings, book, told)
         try:
             while not over.is_set() and not (place / STOP).exists():
                 runner.turn()
@@ -111,7 +109,7 @@ def stop(home: Home = None) -> None:
         time.sleep(POLL_S)
     with running(place), opened(place) as book:
         left = len(book.open())
-        Runner(place, _place(settings), settings, book, _unheard, None).leave()
+        Runner(place, _place(settings), settings, book, _unheard).leave()
         (place / STOP).unlink(missing_ok=True)
     say(f"stopped; {counted_as(left, 'run')} of a runner that was killed ended" if left else "stopped")
 
