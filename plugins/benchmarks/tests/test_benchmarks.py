@@ -267,7 +267,7 @@ def test_a_run_is_a_line_in_the_home(home: Path) -> None:
     os.utime(home / "signing.key", (hours_ago, hours_ago))
     for number in range(2):
         ran = RAN if number == 0 else replace(RAN, run="graph-2", outcome="nvlink_error", archetype="")
-        recording.record(home, ran, 3, "")
+        recording.record(home, recording.told_by(home, ran, 3, ""))
     one, other = read(home / FILE)
     assert (one.job, one.context, one.archetype, one.node_hours) == ("graph-1", 3, "ab" * 16, 0.01)
     assert one.start_h == pytest.approx(5.0 - 0.01, abs=0.01)
@@ -276,11 +276,11 @@ def test_a_run_is_a_line_in_the_home(home: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_half_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recording.record(home, RAN, 3, "")
+    recording.record(home, recording.told_by(home, RAN, 3, ""))
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:10]))
     with pytest.raises(OSError, match="No space left"):
-        recording.record(home, RAN, 3, "")
+        recording.record(home, recording.told_by(home, RAN, 3, ""))
     assert len(read(home / FILE)) == 1
 
 

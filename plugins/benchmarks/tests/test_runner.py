@@ -126,6 +126,7 @@ def test_what_stands_in_for_a_workload_says_for_which() -> None:
         ('quiet = "08:00-25:00"', "are no hours"),
         ('place = "slurm"', "could not be displaced"),
         ('place = "kubernetes"\nimage = "x"', "needs image, priority_class and limits"),
+        ('size = "tpu"', "no size 'tpu'"),
         ('place = "moon"', "benchmark.place has an unknown value"),
         ("share_of_idle = 1.5", "share_of_idle"),
         ("node_hours_a_day = 0", "node_hours_a_day"),

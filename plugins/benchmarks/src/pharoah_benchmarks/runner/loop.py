@@ -92,7 +92,7 @@ class Runner:
         settings, now_s = self._settings, time.time()
         run = f"{NAMED.format(one.job)}{uuid.uuid4().hex[:12]}"
         words = ["run", one.job, "--local", "--json", "--seconds", f"{settings.seconds:g}", "--node", one.node]
-        options = {"--size": settings.size, "--precision": settings.precision, "--python": settings.python}
+        options = {"--size": settings.size, "--python": settings.python}
         words += [word for option, value in options.items() if value for word in (option, value)]
         self._book.start(Run(run, one.job, one.node, one.context, one.stands_for, settings.longest_s, now_s, now_s))
         self._running[run] = self._place.start(run, one.node, words, settings.longest_s)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from federation.base.settings import BadSettings, load
-from pharoah_benchmarks.catalogue import JOBS, Precision, SizeName
+from pharoah_benchmarks.catalogue import JOBS, SizeName
 from pharoah_benchmarks.run import START_S
 
 _QUIET = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)", re.ASCII)
@@ -31,8 +31,7 @@ class Benchmark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     jobs: tuple[str, ...] = ()
     stands_for: dict[str, str] = {}
     seconds: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 600.0
-    size: SizeName | None = None
-    precision: Precision | None = None
+    size: str = ""
     python: str = ""
     program: str = ""
     node_hours_a_day: Positive = 24.0
@@ -59,6 +58,8 @@ class Benchmark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in (*self.jobs, *self.stands_for.values()):
             if name not in JOBS:
                 raise BadSettings(f"[benchmark] no job {name!r}", hint=f"known: {', '.join(JOBS)}")
+        if self.size and self.size not in set(SizeName):
+            raise BadSettings(f"[benchmark] no size {self.size!r}", hint=f"known: {', '.join(SizeName)}")
         if self.quiet and not _QUIET.fullmatch(self.quiet):
             raise BadSettings(f"[benchmark] quiet: {self.quiet!r} are no hours", hint='write "08:00-18:00"')
         if self.place == "slurm" and not (self.partition or self.qos):
