@@ -24,7 +24,8 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PATIENCE_S = 30.0
 PAGE = 500
 LOOK_S = 5.0  # the answer of a moment ago serves all runs
-KEPT_S = 3600  # that a Job stays when it is over, so that a runner that starts again can ask
+KEPT_S = 3600  # that a Job stays when it is over, for who wants to know why
+TAIL = "20"  # lines of a log; bytes would be counted from its beginning
 GRACE_S = 5
 OURS = {"app.kubernetes.io/managed-by": "pharoah-benchmark"}
 MISSING = 404
@@ -143,7 +144,7 @@ class Kubernetes:
 
     def log(self, pod: str) -> bytes:
         """The last that a pod printed."""
-        words = {"limitBytes": str(MOST_BYTES)}
+        words = {"tailLines": TAIL, "limitBytes": str(MOST_BYTES)}
         return self._asked("GET", f"{self._pods}/{pod}/log", words, missing=True)
 
     def _list(self, path: str, labels: str = "") -> list[_Object]:

@@ -70,7 +70,8 @@ class Runner:
         """Ends all runs, those of a runner that was killed too; what a scheduler that is away has is ended later."""
         for ask in (methodcaller("stop"), methodcaller("kill")):
             for one in self._running.values():
-                ask(one)
+                with self._failing():
+                    ask(one)
             until_s = time.monotonic() + LEAVE_S
             while self._book.open() and time.monotonic() < until_s:
                 with self._failing():
