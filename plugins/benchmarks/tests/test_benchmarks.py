@@ -13,9 +13,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from federation.protocol.causes import CAUSES
 from pharoah_benchmarks import guard, record as recording
 from pharoah_benchmarks.catalogue import CHECKED, JOBS, Precision, SizeName
-from pharoah_benchmarks.run import Asked, CannotRun, Ran, _outcome, run
+from pharoah_benchmarks.run import Asked, CannotRun, Ran, _outcome, parents, run
 from provider_server.fleet.learning.benchmark_jobs import FILE, HANG, OK, UNKNOWN, WRONG_RESULT, read
 from provider_server.program.cli import app
 from provider_server.rounds import home as homes
@@ -128,6 +129,12 @@ def test_the_outcome_is_what_the_client_says_and_what_the_owner_of_the_code_know
         "evidence": {"findings": [{"kind": finding}] if finding else []},
     }
     assert _outcome(show, {"device_lost": "cuda_error", "odd": "odd"}, how) == outcome
+
+
+def test_reasons_are_counted_as_a_round_counts_them() -> None:
+    known = parents()
+    assert (known["nvlink_error"], known["device_lost"]) == ("nvlink_error", "cuda_error")
+    assert set(known.values()) <= CAUSES.keys()
 
 
 # ---- whole runs ------------------------------------------------------------------------------------------------------
