@@ -1,6 +1,8 @@
 """On a real Slurm: a mismatch that is planted on one class of nodes is found by runs, and told to a tenant's check."""
 
 import logging
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from pharoah_benchmarks.runner.loop import Runner
 from pharoah_benchmarks.runner.settings import settings_of
 from pharoah_benchmarks.runner.slurm import Slurm
 from plugins.benchmarks.tests.programs import RAN, founded
-from plugins.benchmarks.tests.test_runner_slurm import SETTINGS, jobs, slurm as slurm
+from plugins.benchmarks.tests.test_runner_slurm import DISPLACED_S, SETTINGS, jobs, slurm as slurm, started as start
 from plugins.slurm.tests.cluster import Cluster
 from provider_server.fleet.learning.benchmark_jobs import FILE, OK, UNKNOWN, BenchmarkJob, read
 from provider_server.fleet.leases import Lease
@@ -97,6 +99,34 @@ def test_jobs_of_the_catalogue_fail_where_their_environment_does(slurm: Cluster,
     outcomes = {(one.context, one.outcome) for one in read(file) if one.outcome != "unknown"}
     assert outcomes == {("hall 1", OK), ("hall 2", OK), (BAD, "nvlink_error")}
     until(lambda: not jobs(slurm))
+
+
+def test_a_killed_runner_leaves_no_process_of_a_job(slurm: Cluster, tmp_path: Path) -> None:
+    needs.package("torch")
+    tmp_path.chmod(0o755)
+    home = founded(tmp_path, "", "")
+    with_settings(home, 'jobs = ["graph"]\nseconds = 300.0\nsize = "cpu"')
+    with start(home) as runner:
+        until(lambda: any("train.py" in line for line in on_nodes(slurm)), "a job trains")
+        os.kill(runner.pid, signal.SIGKILL)
+        runner.wait()
+        began = time.monotonic()
+        until(lambda: not on_nodes(slurm) and not jobs(slurm))
+        assert time.monotonic() - began < DISPLACED_S
+
+
+def on_nodes(slurm: Cluster) -> list[str]:
+    """The command lines of tasks on the nodes of this cluster, and of all that came of them."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            given = (process / "environ").read_bytes()
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if b"SLURMD_NODENAME=" in given and f"SLURM_CONF={slurm.folder}/".encode() in given and line:
+            found.append(line)
+    return found
 
 
 MODELS = {"graph": "llama", "encoder": "bert", "diffusion": "dit"}
