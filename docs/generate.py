@@ -32,6 +32,8 @@ from federation.base import route
 from federation.base.console import verbs_of
 from federation.protocol import anchors, change_rules
 from pharoah_benchmarks.run import Ran
+from pharoah_benchmarks.runner.settings import BenchmarkSettings
+from pharoah_benchmarks.runner.verbs import NextRow, RunRow, StatusView
 from pharoah_benchmarks.verb import JobRow
 from pharoah_claims.verb import EvidenceView
 from pharoah_confirm import machine_verbs
@@ -110,7 +112,7 @@ PROGRAMS = {
     "pharoah-sim": simulation.cli.app,
 }
 SETTINGS: dict[str, list[Any]] = {
-    "provider.toml": [ProviderSettings, KubernetesSettings],
+    "provider.toml": [ProviderSettings, KubernetesSettings, BenchmarkSettings],
     "tenant.toml": [TenantSettings],
     "trustee.toml": [TrusteeSettings],
 }
@@ -182,7 +184,10 @@ JSON: dict[str, Any] = {
     "pharoah-provider leases slurm": list[SlurmRow],
     "pharoah-provider leases key": list[leases.LeaseKeyRow],
     "pharoah-provider benchmark list": list[JobRow],
+    "pharoah-provider benchmark plan": list[NextRow],
     "pharoah-provider benchmark run": Ran,
+    "pharoah-provider benchmark start": list[RunRow],
+    "pharoah-provider benchmark status": StatusView,
     "pharoah-provider kubernetes": list[KubernetesRow],
     "pharoah-provider nodes contexts": list[contexts.ContextRow],
     "pharoah-provider nodes recipe": list[recipe.RecipeRow],

@@ -54,6 +54,9 @@ POD_SPEC = {
     "affinity": {"nodeAffinity": NODE_AFFINITY, "podAffinity": {str: object}},
     "restartPolicy": str,
     "activeDeadlineSeconds": int,
+    "terminationGracePeriodSeconds": int,
+    "automountServiceAccountToken": bool,
+    "priorityClassName": str,
     "resourceClaims": [{"name!": str, "resourceClaimName": str, "resourceClaimTemplateName": str}],
 }
 CONTAINER_STATUS = {
@@ -73,6 +76,8 @@ JOB_SPEC = {
     "completions": int,
     "completionMode": str,
     "activeDeadlineSeconds": int,
+    "backoffLimit": int,
+    "ttlSecondsAfterFinished": int,
     "template!": TEMPLATE,
 }
 
@@ -82,8 +87,13 @@ def _kind(version: str, name: str, spec: Mapping[Any, Any], status: Mapping[Any,
 
 
 KINDS: dict[str, dict[str, Any]] = {
-    "Pod": _kind("v1", "Pod", POD_SPEC, {"phase": str, "startTime": TIME, "containerStatuses": [CONTAINER_STATUS]}),
-    "Job": _kind("batch/v1", "Job", JOB_SPEC, {"active": int}),
+    "Pod": _kind(
+        "v1",
+        "Pod",
+        POD_SPEC,
+        {"phase": str, "startTime": TIME, "containerStatuses": [CONTAINER_STATUS], "conditions": [CONDITION]},
+    ),
+    "Job": _kind("batch/v1", "Job", JOB_SPEC, {"active": int, "conditions": [CONDITION]}),
     "JobSet": _kind(
         "jobset.x-k8s.io/v1alpha2",
         "JobSet",
@@ -107,7 +117,12 @@ KINDS: dict[str, dict[str, Any]] = {
         },
         {"conditions": [CONDITION]},
     ),
-    "Node": _kind("v1", "Node", {"unschedulable": bool, "podCIDR": str}, {"phase": str}),
+    "Node": _kind(
+        "v1",
+        "Node",
+        {"unschedulable": bool, "podCIDR": str, "taints": [{"key!": str, "effect!": str, "value": str}]},
+        {"phase": str, "conditions": [CONDITION]},
+    ),
     "DeviceTaintRule": {
         "apiVersion!": {f"resource.k8s.io/{version}" for version in ("v1", "v1beta2", "v1alpha3")},
         "kind!": {"DeviceTaintRule"},

@@ -7,6 +7,7 @@ from typing import get_type_hints
 
 import msgspec
 
+from pharoah_benchmarks.runner.settings import BenchmarkSettings
 from pharoah_kubernetes.settings import KubernetesSettings
 from provider_server.program.metrics import Metrics
 from provider_server.program.outputs.node_metrics import NodeMetrics, PlanMetrics
@@ -22,6 +23,7 @@ PACKAGES = ("crypto", "federation", "plugins", "provider_server", "tenant_client
 FILES = [
     ("provider.toml", ProviderSettings),
     ("provider.toml", KubernetesSettings),
+    ("provider.toml", BenchmarkSettings),
     ("tenant.toml", TenantSettings),
     ("trustee.toml", TrusteeSettings),
 ]

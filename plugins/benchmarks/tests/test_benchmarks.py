@@ -13,9 +13,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from federation.protocol.causes import CAUSES
 from pharoah_benchmarks import guard, record as recording
 from pharoah_benchmarks.catalogue import CHECKED, JOBS, Precision, SizeName
-from pharoah_benchmarks.run import Asked, CannotRun, Ran, _outcome, run
+from pharoah_benchmarks.run import Asked, CannotRun, Ran, _outcome, parents, run
 from provider_server.fleet.learning.benchmark_jobs import FILE, HANG, OK, UNKNOWN, WRONG_RESULT, read
 from provider_server.program.cli import app
 from provider_server.rounds import home as homes
@@ -24,7 +25,9 @@ from tests.support.changing import replace
 from tests.support.waiting import until
 
 JOB = Asked("graph", 2.0, SizeName.CPU, Precision.FP32, 1)
-RAN = Ran("graph", "graph-1", "n1", 1, 40, OK, "", "", "ab" * 16, 36.0, 0.01, {"torch": "2.9.1"})
+RAN = Ran(
+    "graph", "graph-1", "n1", 1, 40, OK, "", "", "ab" * 16, 36.0, 0.01, {"torch": "2.9.1"}, SizeName.CPU, Precision.FP32
+)
 
 
 def call(*words: object) -> Result:
@@ -126,6 +129,12 @@ def test_the_outcome_is_what_the_client_says_and_what_the_owner_of_the_code_know
         "evidence": {"findings": [{"kind": finding}] if finding else []},
     }
     assert _outcome(show, {"device_lost": "cuda_error", "odd": "odd"}, how) == outcome
+
+
+def test_reasons_are_counted_as_a_round_counts_them() -> None:
+    known = parents()
+    assert (known["nvlink_error"], known["device_lost"]) == ("nvlink_error", "cuda_error")
+    assert set(known.values()) <= CAUSES.keys()
 
 
 # ---- whole runs ------------------------------------------------------------------------------------------------------
@@ -286,7 +295,7 @@ def test_a_run_is_a_line_in_the_home(home: Path) -> None:
     os.utime(home / "signing.key", (hours_ago, hours_ago))
     for number in range(2):
         ran = RAN if number == 0 else replace(RAN, run="graph-2", outcome="nvlink_error", archetype="")
-        recording.record(home, ran, 3, "", SizeName.CPU, Precision.FP32)
+        recording.record(home, recording.told_by(home, ran, 3, ""))
     one, other = read(home / FILE)
     assert (one.job, one.context, one.archetype, one.node_hours) == ("graph-1", 3, "ab" * 16, 0.01)
     assert one.start_h == pytest.approx(5.0 - 0.01, abs=0.01)
@@ -295,11 +304,11 @@ def test_a_run_is_a_line_in_the_home(home: Path) -> None:
 
 
 def test_a_full_disk_leaves_no_half_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recording.record(home, RAN, 3, "", SizeName.CPU, Precision.FP32)
+    recording.record(home, recording.told_by(home, RAN, 3, ""))
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:10]))
     with pytest.raises(OSError, match="No space left"):
-        recording.record(home, RAN, 3, "", SizeName.CPU, Precision.FP32)
+        recording.record(home, recording.told_by(home, RAN, 3, ""))
     assert len(read(home / FILE)) == 1
 
 

@@ -81,6 +81,14 @@ def test_nothing_is_left_of_a_job_however_it_ended(tmp_path: Path, script: str, 
     assert guard.size_of(tmp_path) <= 9 << 20
 
 
+def test_a_guard_that_is_asked_to_end_leaves_nothing(tmp_path: Path) -> None:
+    process = started(tmp_path, FORKS + "time.sleep(300)")
+    until(lambda: len(left(tmp_path)) >= 6)
+    process.terminate()
+    assert how_it_ended(process) == GONE
+    assert left(tmp_path) == []
+
+
 @pytest.mark.nightly  # it waits as long as jobs may take to end
 def test_a_job_that_does_not_heed_is_killed(tmp_path: Path) -> None:
     began = time.monotonic()

@@ -6,6 +6,7 @@ after their first page. Before 1.35 no device taint may have the effect None: `r
 """
 
 import json
+import re
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
@@ -49,6 +50,7 @@ class FakeApi:
     asked: list[str] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
     stopping: bool = False
+    logs: dict[str, bytes] = field(default_factory=dict)
 
     def put(self, told: dict[str, Any]) -> None:
         """Adds or changes an object."""
@@ -132,6 +134,11 @@ def merged(target: Any, patch: Any) -> Any:
     return kept
 
 
+def of_all(path: str) -> str:
+    """The path of a collection without its namespace: names are told apart by themselves here."""
+    return re.sub(r"/namespaces/[^/]+", "", path)
+
+
 def has_labels(told: dict[str, Any], selector: str) -> bool:
     """Whether an object has the labels of a selector of equalities."""
     wanted = dict(part.split("=") for part in selector.split(",") if part)
@@ -160,22 +167,26 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         words = {key: values[0] for key, values in parse_qs(url.query).items()}
         self.api.asked.append(self.path)
-        refused = _refused(self.api, url.path, words, self.headers["authorization"])
+        path = of_all(url.path)
+        if path.endswith("/log"):
+            self._log(path.split("/")[-2])
+            return
+        refused = _refused(self.api, path, words, self.headers["authorization"])
         if refused:
             self._say(refused, {"kind": "Status", "code": refused})
         elif words.get("watch") == "true":
-            self._watch(NAMES[url.path], int(words["resourceVersion"]))
+            self._watch(NAMES[path], int(words["resourceVersion"]))
         else:
-            self._list(NAMES[url.path], words)
+            self._list(NAMES[path], words)
 
     def do_POST(self) -> None:
-        self._write(urlsplit(self.path).path, "application/json")
+        self._write(of_all(urlsplit(self.path).path), "application/json")
 
     def do_PATCH(self) -> None:
-        self._write(urlsplit(self.path).path.rpartition("/")[0], MERGE)
+        self._write(of_all(urlsplit(self.path).path).rpartition("/")[0], MERGE)
 
     def do_DELETE(self) -> None:
-        self._write(urlsplit(self.path).path.rpartition("/")[0], None)
+        self._write(of_all(urlsplit(self.path).path).rpartition("/")[0], None)
 
     def _write(self, collection: str, kind_of_body: str | None) -> None:
         """Makes, changes or removes an object of a collection."""
@@ -184,8 +195,17 @@ class _Handler(BaseHTTPRequestHandler):
         if not status and self.headers["content-type"] != kind_of_body:
             status = 415
         if not status:
-            status = self.api.write(self.command, self.path, NAMES[collection], json.loads(body or b"{}"))
+            status = self.api.write(
+                self.command, urlsplit(self.path).path, NAMES[collection], json.loads(body or b"{}")
+            )
         self._say(status, {"kind": "Status", "code": status})
+
+    def _log(self, pod: str) -> None:
+        """What a pod printed; the container of one that never ran has no log."""
+        if pod in self.api.logs:
+            self._answer(200, "text/plain", self.api.logs[pod])
+        else:
+            self._say(404, {"kind": "Status", "code": 404})
 
     def _list(self, kind: str, words: dict[str, str]) -> None:
         first, size = int(words.get("continue", "0")), min(self.api.page, int(words["limit"]))
@@ -210,9 +230,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _say(self, status: int, answer: dict[str, Any]) -> None:
-        body = json.dumps(answer).encode()
+        self._answer(status, "application/json", json.dumps(answer).encode())
+
+    def _answer(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
-        self.send_header("content-type", "application/json")
+        self.send_header("content-type", kind)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -127,7 +127,7 @@ def cluster(nodes: Sequence[str], *, accounts: Sequence[str] = (), more: str = "
         for node in nodes:
             _start(made, stack, "slurmd", "-D", "-N", node)
         idle = ["sinfo", "-h", "-N", "--states=idle", "-o", "%N"]
-        until(lambda: _succeeds(made, *idle) and len(made.run(*idle).split()) == len(nodes), "nodes are idle")
+        until(lambda: _succeeds(made, *idle) and set(made.run(*idle).split()) == set(nodes), "nodes are idle")
         yield made
 
 

@@ -1,9 +1,9 @@
 """Runs one command, and ends all that came of it: guard.py LIMIT_S MOST_BYTES COMMAND..., in the command's own folder.
 
-It ends with the command, at the limit of time, when the folder has too much in it, or when the other end of its
-standard input is closed, as whoever started it has when it is killed. Then nothing of the command is left: whatever it
-started becomes a child of this process (PR_SET_CHILD_SUBREAPER), sessions of their own and orphans included. The last
-line of its output is how it ended. What the command prints goes to `output` in the folder.
+It ends with the command, at the limit of time, when the folder has too much in it, when it is asked to (SIGTERM), or
+when the other end of its standard input is closed, as whoever started it has when it is killed. Then nothing of the
+command is left: whatever it started becomes a child of this process (PR_SET_CHILD_SUBREAPER), sessions of their own and
+orphans included. The last line of its output is how it ended. What the command prints goes to `output` in the folder.
 
 At the limit the command is asked first (SIGTERM), so that it may say why it ended. Needs the standard library alone.
 """
@@ -29,6 +29,7 @@ def main() -> None:
     limit_s, most_bytes, *command = sys.argv[1:]
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGTERM, lambda *_: os.dup2(os.open(os.devnull, os.O_RDONLY), 0))  # an input that has ended
     folder = Path.cwd()
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(most_bytes), int(most_bytes)))
     with (folder / "output").open("wb") as output:

@@ -14,10 +14,9 @@ from pathlib import Path
 import msgspec
 
 from federation.base.clock import now_hour
-from pharoah_benchmarks.catalogue import Precision, SizeName
 from pharoah_benchmarks.run import SCRATCH, CannotRun, Ran
 from provider_server.fleet.learning import hardware
-from provider_server.fleet.learning.benchmark_jobs import FILE, BenchmarkJob
+from provider_server.fleet.learning.benchmark_jobs import FILE, BenchmarkJob, parse
 from provider_server.rounds.home import founded_hour
 
 LOCK, FOLDER = "benchmarks.lock", "benchmarks"
@@ -44,6 +43,15 @@ def running(home: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
+def is_running(home: Path) -> bool:
+    """Whether somebody runs jobs for this home."""
+    try:
+        with running(home):
+            return False
+    except CannotRun:
+        return True
+
+
 def context_of(home: Path, node: str) -> int:
     """The number of a node's context, as telemetry knows it; CannotRun where it does not."""
     kept = hardware.load(home)
@@ -56,22 +64,30 @@ def context_of(home: Path, node: str) -> int:
     return number
 
 
-def record(
-    home: Path, ran: Ran, context: int | str, archetype: str, size: SizeName, precision: Precision
-) -> BenchmarkJob:
-    """Appends what a run says, and returns it; on one machine, whatever ranks it had."""
-    job = BenchmarkJob(
+def told_by(home: Path, ran: Ran, context: int | str, archetype: str) -> BenchmarkJob:
+    """What is kept of a run that has just ended; on one machine, whatever ranks it had."""
+    return BenchmarkJob(
         job=ran.run,
         context=context,
         nodes=1,
-        start_h=max(0.0, now_hour() - founded_hour(home) - ran.seconds / 3600),
+        start_h=hours_since_founded(home, ran.seconds),
         hours=ran.seconds / 3600,
         outcome=ran.outcome,
         archetype=archetype or ran.archetype or UNDESCRIBED,
         versions=ran.versions,
-        settings={"node": ran.node, "ranks": float(ran.ranks), "size": size.value, "precision": precision.value},
+        settings={"node": ran.node, "ranks": float(ran.ranks), "size": ran.size, "precision": ran.precision},
     )
+
+
+def hours_since_founded(home: Path, seconds: float) -> float:
+    """When it began, if it has just ended after so many seconds."""
+    return max(0.0, now_hour() - founded_hour(home) - seconds / 3600)
+
+
+def record(home: Path, job: BenchmarkJob) -> None:
+    """Appends a line; BadBenchmarks for one that findings would refuse, which would cost them all others."""
     line = msgspec.json.encode(job) + b"\n"
+    parse(line, job.job)
     descriptor = os.open(home / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         before = os.fstat(descriptor).st_size
@@ -81,4 +97,3 @@ def record(
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return job

@@ -80,6 +80,8 @@ class Ran(msgspec.Struct, frozen=True):
     seconds: float
     seconds_per_step: float | None
     versions: dict[str, str]
+    size: SizeName
+    precision: Precision
 
 
 def gpus_of(python: str) -> int:
@@ -129,13 +131,15 @@ def run(
             node=node or socket.gethostname(),
             ranks=asked.ranks,
             steps=show["steps"],
-            outcome=_outcome(show, told.parents(), how),
+            outcome=_outcome(show, parents(), how),
             reason=reason if show["state"] == "failed" else "",
             said=show["cause"]["said"],
             archetype=near["name"] if near and near["similarity"] == 1.0 else tokens.get("archetype", ""),
             seconds=took_s,
             seconds_per_step=_pace(folder / "pace.json"),
             versions=described.get("versions", {}),
+            size=asked.size,
+            precision=asked.precision,
         )
 
 
@@ -177,20 +181,26 @@ class _Journal:
 
     def ask(self, *words: str) -> Any:
         """An answer; None where there is none."""
-        command = [*_CLIENT, *words, "--home", str(self.home), "--json"]
-        try:
-            told = subprocess.run(command, capture_output=True, timeout=ASK_S, check=False)
-        except subprocess.TimeoutExpired:
-            return None
-        return json.loads(told.stdout) if told.stdout.strip() and not told.returncode else None
-
-    def parents(self) -> dict[str, str]:
-        """What a round counts each reason as."""
-        found = self.ask("patterns", "reasons") or {"reasons": []}
-        return {one["slug"]: one["parent"] for one in found["reasons"] if one["counted"]}
+        return _answer(*words, "--home", str(self.home))
 
 
-def _outcome(show: Any, parents: dict[str, str], how: str) -> str:
+def parents() -> dict[str, str]:
+    """What a round counts each reason as; CannotRun where the tenant's client does not say."""
+    found = _answer("patterns", "reasons")
+    if found is None:
+        raise CannotRun("pharoah-tenant does not say which reasons there are", hint="install pharoah anew")
+    return {one["slug"]: one["parent"] for one in found["reasons"] if one["counted"]}
+
+
+def _answer(*words: str) -> Any:
+    try:
+        told = subprocess.run([*_CLIENT, *words, "--json"], capture_output=True, timeout=ASK_S, check=False)
+    except subprocess.TimeoutExpired:
+        return None
+    return json.loads(told.stdout) if told.stdout.strip() and not told.returncode else None
+
+
+def _outcome(show: Any, counted_as: dict[str, str], how: str) -> str:
     """The outcome of a run that ended by itself, or had to be."""
     reason = show["cause"]["reason"]
     hung = any(one["kind"].endswith("hang") for one in show["evidence"]["findings"])
@@ -200,7 +210,7 @@ def _outcome(show: Any, parents: dict[str, str], how: str) -> str:
         return OK if show["steps"] else UNKNOWN
     if reason == "silent_data_corruption":
         return WRONG_RESULT
-    counted = parents.get(reason, UNKNOWN)
+    counted = counted_as.get(reason, UNKNOWN)
     return counted if counted in CAUSES else HANG if hung else UNKNOWN
 
 

@@ -1,4 +1,4 @@
-"""`pharoah-provider benchmark`: list the jobs, and run one of them."""
+"""`pharoah-provider benchmark`: list the jobs, and run one of them; what runs them on idle nodes is in `runner`."""
 
 import socket
 import sys
@@ -8,11 +8,11 @@ from typing import Annotated, TypedDict
 
 import typer
 
-from federation.base.console import AsJson, Verb, group
+from federation.base.console import AsJson, Verb, add_later, group
 from federation.base.screen import show, show_json
 from federation.base.visible import counted_as
 from pharoah_benchmarks.catalogue import JOBS, Job, Parallel, Precision, SizeName
-from pharoah_benchmarks.record import context_of, record, running
+from pharoah_benchmarks.record import context_of, record, running, told_by
 from pharoah_benchmarks.run import Asked, CannotRun, Ran, gpus_of, run as run_job
 from provider_server.fleet.learning.benchmark_jobs import OK
 from provider_server.program.verbs.console import Home, print_rows
@@ -91,7 +91,7 @@ def run(
         with running(home) as folder:
             place = int(context) if context.isdecimal() else context or context_of(home, node)
             ran = run_job(asked, folder, node)
-            record(home, ran, place, stands_for, asked.size, asked.precision)
+            record(home, told_by(home, ran, place, stands_for))
     if as_json:
         show_json(ran)
     else:
@@ -123,3 +123,7 @@ def _lines(ran: Ran) -> list[str]:
         *([f"  {ran.said}"] if ran.said else []),
         f"archetype {ran.archetype or 'not described'}",
     ]
+
+
+for verb in ("plan", "start", "status", "stop"):
+    add_later(benchmark, f"pharoah_benchmarks.runner.verbs.{verb}", cls=Verb)
