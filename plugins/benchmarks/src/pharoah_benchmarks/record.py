@@ -1,5 +1,7 @@
 """What is kept of a run: a line of `benchmarks.jsonl` in the provider's home, of which findings learn from then on.
 
+What it was made of is a line of `benchmarks/profiles.jsonl` there, by which versions are compared.
+
 One process at a time runs jobs for a home: a lock on `benchmarks.lock` says so, and ends with its process.
 """
 
@@ -17,11 +19,28 @@ from federation.base.clock import now_hour
 from pharoah_benchmarks.catalogue import Precision, SizeName
 from pharoah_benchmarks.run import SCRATCH, CannotRun, Ran
 from provider_server.fleet.learning import hardware
-from provider_server.fleet.learning.benchmark_jobs import FILE, BenchmarkJob
+from provider_server.fleet.learning.benchmark_jobs import FILE, BadBenchmarks, BenchmarkJob, Pace
 from provider_server.rounds.home import founded_hour
 
-LOCK, FOLDER = "benchmarks.lock", "benchmarks"
+LOCK, FOLDER, PROFILES = "benchmarks.lock", "benchmarks", "profiles.jsonl"
 UNDESCRIBED = "not described"
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """A run, and how large the job was."""
+
+    size: SizeName
+    precision: Precision
+    ran: Ran
+
+
+def profiles(home: Path) -> tuple[Profile, ...]:
+    """Those of all runs of this home, the oldest first; BadBenchmarks for a damaged file."""
+    file = home / FOLDER / PROFILES
+    try:
+        return tuple(msgspec.json.Decoder(Profile).decode_lines(file.read_bytes())) if file.exists() else ()
+    except msgspec.MsgspecError as error:
+        raise BadBenchmarks(f"{file}: {error}", hint="remove the line that cannot be read") from error
 
 
 @contextmanager
@@ -70,15 +89,22 @@ def record(
         archetype=archetype or ran.archetype or UNDESCRIBED,
         versions=ran.versions,
         settings={"node": ran.node, "ranks": float(ran.ranks), "size": size.value, "precision": precision.value},
+        pace=Pace(ran.job, ran.seconds_per_step, ran.spread) if ran.seconds_per_step else None,
     )
-    line = msgspec.json.encode(job) + b"\n"
-    descriptor = os.open(home / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    _append(home / FILE, job)
+    (home / FOLDER).mkdir(mode=0o700, exist_ok=True)
+    _append(home / FOLDER / PROFILES, Profile(size, precision, ran))
+    return job
+
+
+def _append(file: Path, row: msgspec.Struct) -> None:
+    line = msgspec.json.encode(row) + b"\n"
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         before = os.fstat(descriptor).st_size
         if os.write(descriptor, line) < len(line):  # findings read no file with half a line in it
             os.ftruncate(descriptor, before)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(home / FILE))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    return job

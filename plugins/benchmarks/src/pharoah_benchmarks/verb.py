@@ -11,6 +11,7 @@ import typer
 from federation.base.console import AsJson, Verb, group
 from federation.base.screen import show, show_json
 from federation.base.visible import counted_as
+from pharoah_benchmarks import version_verbs
 from pharoah_benchmarks.catalogue import JOBS, Job, Precision, SizeName
 from pharoah_benchmarks.record import context_of, record, running
 from pharoah_benchmarks.run import Asked, CannotRun, Ran, gpus_of, run as run_job
@@ -19,6 +20,7 @@ from provider_server.program.verbs.console import Home, print_rows
 from provider_server.rounds.home import founded
 
 benchmark = group("benchmark", "Run training jobs on idle nodes.")
+benchmark.command(cls=Verb)(version_verbs.environments)
 
 
 class JobRow(TypedDict):
