@@ -33,6 +33,7 @@ from federation.base.console import verbs_of
 from federation.protocol import anchors, change_rules
 from pharoah_benchmarks.run import Ran
 from pharoah_benchmarks.verb import JobRow
+from pharoah_benchmarks.versions import Report
 from pharoah_claims.verb import EvidenceView
 from pharoah_confirm import machine_verbs
 from pharoah_confirm.pairwise import NodeVerdict
@@ -182,6 +183,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider leases key": list[leases.LeaseKeyRow],
     "pharoah-provider benchmark list": list[JobRow],
     "pharoah-provider benchmark run": Ran,
+    "pharoah-provider benchmark versions": Report,
     "pharoah-provider kubernetes": list[KubernetesRow],
     "pharoah-provider nodes contexts": list[contexts.ContextRow],
     "pharoah-provider nodes recipe": list[recipe.RecipeRow],

@@ -4,10 +4,11 @@ A measure is the log of a node's own over the usual, such as seconds per step. O
 feature explains most of a measure: a category by its levels, in the order of their means, a number between any two
 values. With n measured nodes, a cut explains (n − 2) log(RSS₀ / RSS₁) of deviance, since their variance is not known,
 and pays what it must say: log n for one more mean, and twice the logarithm of the number of cuts it was chosen from,
-over all features and measures. Values are first drawn in to `MOST_OFF` standard deviations (by the median absolute
-deviation) of the group's median, so single odd nodes make no group. Both sides must have `least_nodes` measured nodes,
-and differ by what matters (`LEAST_APART`). Parts of a group that do not differ are then joined again, so that what is
-slow on one driver of one model leaves two groups, not three.
+over all features and measures; for a number, of the range over the gap that is cut. Values are first drawn in to
+`MOST_OFF` standard deviations (by the median absolute deviation) of the group's median, and the outermost ones to where
+others are, so single odd nodes make no group and hide none. Both sides must have `least_nodes` measured nodes. Parts of
+a group that do not differ, or by less than matters (`LEAST_APART`), are then joined again, so that what is slow on one
+driver of one model leaves two groups, not three.
 
 Groups that failures or looks made are only split, never joined. Nodes without a measure go where their hardware does.
 
@@ -55,34 +56,37 @@ def told_by_measures(
 
 
 def _split(table: NodeTable, group: Group, least_nodes: int, most: int, gains: dict[str, float]) -> list[Group]:
-    parts, cuts = [group], [_best_cut(table, group, least_nodes)]
+    parts, cuts, found = [group], [_best_cut(table, group, least_nodes)], dict[str, float]()
     while len(parts) < most and max(cut.gain for cut in cuts) > 0.0:
         at = max(range(len(cuts)), key=lambda one: cuts[one].gain)
         cut = cuts[at]
-        gains[cut.feature] = gains.get(cut.feature, 0.0) + cut.gain
+        found[cut.feature] = found.get(cut.feature, 0.0) + cut.gain
         sides = parts[at].parts(cut.inside.astype(np.intp), cut.feature)
         parts[at : at + 1] = sides
         cuts[at : at + 1] = [_best_cut(table, side, least_nodes) for side in sides]
-    return _joined(table, parts)
+    parts = _joined(table, parts)
+    if len(parts) == 1:
+        return [group]
+    gains.update({feature: gains.get(feature, 0.0) + gain for feature, gain in found.items()})
+    return parts
 
 
 def _best_cut(table: NodeTable, group: Group, least_nodes: int) -> _Cut:
     """The cut of the group that gains most; a gain of 0 where none pays."""
     best = _Cut(0.0, np.zeros(0, np.bool_), "")
     features = len(table.numbers) + len(table.categories)
-    for name, measure in table.measures.items():
+    for measure in table.measures.values():
         values = measure[group.places]
         known = np.isfinite(values)
         if known.sum() < 2 * least_nodes:
             continue
-        own = _drawn_in(values[known])
+        own = _drawn_in(values[known], least_nodes)
         chosen_from = np.log(len(own)) + 2.0 * np.log(features * len(table.measures))
         for feature, keys, prices in _ways(table, group, known, own, least_nodes):
             order = np.argsort(keys[known], kind="stable")
             gains = _explained(own[order]) - chosen_from - prices
             sizes, ranked = np.arange(1, len(own)), keys[known][order]
             usable = (ranked[1:] > ranked[:-1]) & (np.minimum(sizes, len(own) - sizes) >= least_nodes)
-            usable &= _apart(own[order]) >= LEAST_APART[name]
             gains = np.where(usable, gains, 0.0)
             if len(gains) and gains.max() > best.gain:
                 at = int(np.argmax(gains))
@@ -90,10 +94,13 @@ def _best_cut(table: NodeTable, group: Group, least_nodes: int) -> _Cut:
     return best
 
 
-def _drawn_in(values: Floats) -> Floats:
+def _drawn_in(values: Floats, least_nodes: int) -> Floats:
+    """Without the reach of odd nodes: fewer at either end than could be a part, or far from the median."""
+    low, high = np.sort(values)[[least_nodes - 1, -least_nodes]]
     middle = np.median(values)
     reach = MOST_OFF * MAD_TO_SIGMA * float(np.median(np.abs(values - middle)))
-    return np.asarray(np.clip(values, middle - reach, middle + reach) if reach else values, np.float64)
+    within = np.clip(values, low, high)
+    return np.asarray(np.clip(within, middle - reach, middle + reach) if reach else within, np.float64)
 
 
 def _ways(
@@ -103,9 +110,8 @@ def _ways(
     for name, column in table.numbers.items():
         numbers = column[group.places]
         keys = np.where(np.isfinite(numbers), numbers, -np.inf)
-        distinct = len(np.unique(keys[known]))
-        if distinct > 1:
-            yield name, keys, np.full(len(own) - 1, 2.0 * np.log(distinct - 1))
+        if len(np.unique(keys[known])) > 1:
+            yield name, keys, _price_of_gaps(np.sort(keys[known]))
     for name, names in table.categories.items():
         code = np.unique(np.array(names)[group.places], return_inverse=True)[1]
         measured = np.bincount(code[known], minlength=int(code.max()) + 1)
@@ -116,6 +122,14 @@ def _ways(
             means = total / np.maximum(count, 1)  # a level that nobody measured counts as usual
             rank = np.argsort(np.argsort(means))[code]
             yield name, rank.astype(np.float64), _price(np.sort(rank[known]), len(levels))
+
+
+def _price_of_gaps(ordered: Floats) -> Floats:
+    """Of a cut behind each value but the last: the wider a gap, the less it takes to name a place in it."""
+    finite = np.isfinite(ordered)
+    gaps = np.diff(np.where(finite, ordered, 0.0)) / max(float(np.ptp(ordered[finite])), 1e-12)
+    share = np.where(finite[:-1], gaps, 1.0 / len(ordered))  # what is unknown lies below all
+    return np.asarray(-2.0 * np.log(np.maximum(share, 1e-12)), np.float64)
 
 
 def _price(ranked: Ints, levels: int) -> Floats:
@@ -134,12 +148,6 @@ def _explained(ordered: Floats) -> Floats:
         return np.zeros(count - 1)
     left = np.maximum(total - sums**2 * count / (sizes * (count - sizes)), 1e-12 * total)
     return np.asarray((count - 2) * np.log(total / left), np.float64)
-
-
-def _apart(ordered: Floats) -> Floats:
-    """By how much the means on both sides of each cut differ."""
-    sizes, sums = np.arange(1, len(ordered)), np.cumsum(ordered)[:-1]
-    return np.asarray(np.abs(sums / sizes - (ordered.sum() - sums) / (len(ordered) - sizes)), np.float64)
 
 
 def _joined(table: NodeTable, parts: list[Group]) -> list[Group]:

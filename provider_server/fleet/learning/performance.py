@@ -3,12 +3,14 @@
     log seconds of a run = what its task takes + how much slower its node is + noise
 
 A task is a job of one size with one set of versions and settings. Both parts are fitted by medians in turn (Tukey's
-median polish), so that a node counts as slow only against others that ran the same, and a disturbed run for little.
-Only runs that did well on one node count. Nodes without a task in common with others cannot be compared, and are taken
-for usual. The same is done for the spread of steps.
+median polish), over the median run of each node and task, so that a node counts as slow only against others that ran
+the same, and a disturbed run for little. Only runs that did well on one node count. Nodes without a task in common with
+others cannot be compared, and are taken for usual. The same is done for the spread of steps.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from statistics import median
 
 import numpy as np
 
@@ -34,26 +36,23 @@ _OF: Mapping[str, Callable[[BenchmarkJob], float | None]] = {
 
 
 def _by_node(jobs: Sequence[BenchmarkJob], nodes: Sequence[str], of: Callable[[BenchmarkJob], float | None]) -> Floats:
-    place = {node: at for at, node in enumerate(nodes)}
-    seen = [
-        (place[str(job.settings[NODE])], _task(job), np.log(value))
-        for job in jobs
-        if job.outcome == OK and job.nodes == 1 and job.settings.get(NODE) in place and (value := of(job)) is not None
-    ]
+    runs: dict[tuple[str, Hashable], list[float]] = {}
+    for job in jobs:
+        node, value = job.settings.get(NODE), of(job)
+        if job.outcome == OK and job.nodes == 1 and isinstance(node, str) and value is not None:
+            runs.setdefault((node, _task(job)), []).append(math.log(value))
+    place, tasks = {node: at for at, node in enumerate(nodes)}, dict.fromkeys(task for _node, task in runs)
+    number = {task: at for at, task in enumerate(tasks)}
+    seen = [(place[node], number[task], median(own)) for (node, task), own in runs.items() if node in place]
     if not seen:
         return np.full(len(nodes), np.nan)
-    node, tasks, logs = zip(*seen, strict=True)
-    return _polished(np.array(logs), np.array(node, np.intp), _numbered(tasks), len(nodes))
+    at_node, at_task, logs = zip(*seen, strict=True)
+    return _polished(np.array(logs), np.array(at_node, np.intp), np.array(at_task, np.intp), len(nodes))
 
 
-def _task(job: BenchmarkJob) -> tuple[object, ...]:
-    settings = sorted((name, str(value)) for name, value in job.settings.items() if name != NODE)
-    return (job.pace and job.pace.task, *sorted(job.versions.items()), *settings)
-
-
-def _numbered(values: Iterable[object]) -> Ints:
-    numbers: dict[object, int] = {}
-    return np.array([numbers.setdefault(value, len(numbers)) for value in values], np.intp)
+def _task(job: BenchmarkJob) -> Hashable:
+    settings = frozenset((name, str(value)) for name, value in job.settings.items() if name != NODE)
+    return job.pace and job.pace.task, frozenset(job.versions.items()), settings
 
 
 def _polished(logs: Floats, node: Ints, task: Ints, nodes: int) -> Floats:

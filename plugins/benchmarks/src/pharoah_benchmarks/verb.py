@@ -20,7 +20,8 @@ from provider_server.program.verbs.console import Home, print_rows
 from provider_server.rounds.home import founded
 
 benchmark = group("benchmark", "Run training jobs on idle nodes.")
-benchmark.command(cls=Verb)(version_verbs.environments)
+for verb in (version_verbs.environments, version_verbs.versions):
+    benchmark.command(cls=Verb)(verb)
 
 
 class JobRow(TypedDict):

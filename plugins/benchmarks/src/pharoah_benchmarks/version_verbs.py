@@ -2,16 +2,20 @@
 
 import random
 import socket
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from federation.base.screen import say
+from federation.base.console import AsJson
+from federation.base.screen import say, show, show_json
+from federation.base.visible import counted_as
 from pharoah_benchmarks.catalogue import JOBS, Precision, SizeName
-from pharoah_benchmarks.record import context_of, record, running
+from pharoah_benchmarks.record import context_of, profiles, record, running
 from pharoah_benchmarks.run import Asked, gpus_of, run as run_job
-from provider_server.program.verbs.console import Home, required
+from pharoah_benchmarks.versions import Move, Report, report
+from provider_server.program.verbs.console import Home, nothing_yet, required
 from provider_server.rounds.home import founded
 
 
@@ -52,3 +56,80 @@ def environments(
 
 def _size(python: str) -> tuple[SizeName, Precision]:
     return (SizeName.GPU, Precision.BF16) if gpus_of(python) else (SizeName.CPU, Precision.FP32)
+
+
+def versions(
+    home: Home = None,
+    write: Annotated[
+        Path | None, typer.Option(help="Write it as Markdown to this file, too.", show_default=False)
+    ] = None,
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Say what differs between the environments in which jobs ran, and which of them are alike.
+
+    Neighbours in the order of their versions are compared: operators that a step calls more or less often, times and
+    memory that differ by more than noise, structure and outcome. What is likeliest to matter comes first.
+    """
+    runs = profiles(required(home))
+    if not runs:
+        raise nothing_yet("no benchmark has run yet: run `pharoah-provider benchmark environments`")
+    found = report(runs)
+    if write:
+        write.write_text("\n".join(markdown(found)) + "\n", encoding="utf-8")
+    if as_json:
+        show_json(found)
+    else:
+        show(*lines(found))
+
+
+def lines(found: Report) -> Iterator[str]:
+    """A report for people."""
+    names = names_of(found.versions)
+    for python, name in names.items():
+        yield f"{name}: {counted_as(found.runs[python], 'run')}, {python}"
+    for pair in found.compared:
+        yield f"{names[pair.before]} → {names[pair.after]}: {counted_as(len(pair.moves), 'change')}"
+        yield from (f"  {move_words(move)}" for move in pair.moves)
+    for job, groups in found.alike_in.items():
+        yield f"alike in {job}: {_group_words(groups, names)}"
+    yield f"alike in all jobs: {_group_words(found.alike, names)}"
+
+
+def markdown(found: Report) -> Iterator[str]:
+    """A report as a page: seen are operators and timings, and no code."""
+    names = names_of(found.versions)
+    yield "# What versions change\n"
+    yield "Seen in runs of benchmark jobs: operators and how long they take, and no code.\n"
+    yield "| environment | versions | runs |\n|---|---|---|"
+    for python, name in names.items():
+        yield f"| {name} | {', '.join(map(' '.join, found.versions[python].items()))} | {found.runs[python]} |"
+    yield "\n## Alike\n\n| job | groups |\n|---|---|"
+    yield from (f"| {job} | {_group_words(groups, names)} |" for job, groups in found.alike_in.items())
+    yield f"| all | {_group_words(found.alike, names)} |"
+    for pair in found.compared:
+        yield f"\n## {names[pair.before]} → {names[pair.after]}\n"
+        yield from ([f"- {move_words(move)}" for move in pair.moves] or ["Nothing moved."])
+
+
+def names_of(versions: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """What to call each environment: its PyTorch, and the folder of the environment."""
+    return {
+        python: f"torch {own.get('torch', 'unknown')} ({Path(python).parent.parent.name or python})"
+        for python, own in versions.items()
+    }
+
+
+def _group_words(groups: Sequence[Sequence[str]], names: Mapping[str, str]) -> str:
+    return " | ".join(", ".join(names[python] for python in group) for group in groups)
+
+
+def move_words(move: Move) -> str:
+    """A change as text."""
+    if isinstance(move.before, str) or isinstance(move.after, str):
+        return f"{move.job}: {move.kind} {move.before} → {move.after}"
+    if move.kind == "calls":
+        return f"{move.job}: {move.what} {move.before:g} → {move.after:g} calls a step ({move.weight:.1%} of it)"
+    unit, change = "bytes" if move.kind == "memory" else "s", move.after / move.before - 1
+    values = f"{move.before:.3g} → {move.after:.3g} {unit} ({change:+.0%}"
+    return f"{move.job}: {move.what} {values}{'' if move.kind == 'memory' else f'; {move.weight:.1%} of a step'})"

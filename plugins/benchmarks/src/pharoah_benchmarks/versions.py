@@ -5,10 +5,10 @@ on one node:
 
 - *Exactly*: outcomes, structure, and calls of an operator in a step, which differ if no run of one has what a run of
   the other has; calls that vary from run to run have to lie apart.
-- *By chance*: seconds of a step, memory, and each operator's own time. Medians of runs are held against how much runs of
-  one environment differ, learnt from all environments; nothing counts as steadier than half of all quantities are. What
-  slows a whole run down (another program, a warm machine) is taken out of its operators, but not out of its steps. All
-  that is compared of two environments is one family: identical ones are told apart in one of twenty cases at most.
+- *By chance*: seconds of a step, memory, and each operator's own time. Medians of runs are held against how much runs
+  of one environment differ, learnt from all environments; nothing counts as steadier than half of all quantities are.
+  What slows a whole run down (another program, a warm machine) is taken out of its operators, but not out of its steps.
+  All that is compared of two environments is one family: identical ones are told apart in one of twenty cases at most.
 
 A change of time counts from `MATTERS` of a step on. Environments are alike in a job if nothing moved between them.
 
@@ -19,17 +19,17 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
-from scipy.stats import norm, t as student
+from scipy.stats import t as student
 
 from pharoah_benchmarks.record import Profile
 from pharoah_benchmarks.run import Ran
 from provider_server.fleet.learning.benchmark_jobs import OK
 
 LEAST = 0.01  # of a step: an operator that never takes so long is not compared in time
-MATTERS = 0.02
+MATTERS = 0.005
 FALSE_SPLITS = 0.05
 LEAST_NOISE = 0.005  # standard deviation of a logarithm
 STEP, MEMORY = "step", "memory"
@@ -211,9 +211,9 @@ def _noise(values: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, flo
         for one, other in combinations(own, 2):
             for what in one.keys() & other.keys():
                 apart.setdefault(what, []).append(abs(one[what] - other[what]))
-    to_sd = 1.0 / (math.sqrt(2.0) * float(norm.ppf(0.75)))
-    usual = median([to_sd * median(differences) for differences in apart.values()]) if apart else 0.0
-    return {what: max(to_sd * median(differences), usual, LEAST_NOISE) for what, differences in apart.items()}
+    sds = {what: math.sqrt(fmean(one * one for one in own) / 2.0) for what, own in apart.items()}
+    usual = median(sds.values()) if sds else 0.0
+    return {what: max(sd, usual, LEAST_NOISE) for what, sd in sds.items()}
 
 
 def _disjoint(

@@ -175,7 +175,7 @@ def most_memory(device: torch.device) -> int:
 
 
 def profiled(training: Training) -> dict[str, tuple[float, float]]:
-    """Calls of each operator in a step, and its own microseconds where it was fastest: others disturb, none speeds up."""
+    """Calls of each operator in a step, and its own microseconds when it was fastest."""
     on_gpu = training.device.type == "cuda"
     kinds = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if on_gpu else [])]
     found: dict[str, tuple[float, float]] = {}
