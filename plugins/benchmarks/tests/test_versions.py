@@ -130,6 +130,17 @@ def test_with_one_run_each_no_time_is_compared() -> None:
     assert report([*profiles("/e/a/bin/python", rng, 1), *slow]).alike == (("/e/a/bin/python", "/e/slow/bin/python"),)
 
 
+def test_views_are_told_last_and_set_nobody_apart() -> None:
+    rng = np.random.default_rng(0)
+    other = profiles("/e/b/bin/python", rng, version="2.14.1")
+    viewed = [
+        replace(one, ran=replace(one.ran, operators=one.ran.operators | {"aten::view": (58.0, 900.0)})) for one in other
+    ]
+    found = report([*profiles("/e/a/bin/python", rng), *viewed])
+    assert {(move.what, move.before, move.after) for move in found.compared[0].moves} == {("aten::view", 60, 58)}
+    assert found.alike == (("/e/a/bin/python", "/e/b/bin/python"),)
+
+
 def test_outcomes_and_structures_come_before_everything_else() -> None:
     rng = np.random.default_rng(0)
     other = profiles("/e/b/bin/python", rng, version="2.14.1", **{"aten::mm": 3.0})

@@ -70,10 +70,10 @@ def contexts(
 
 
 def _selection_line(found: Observed) -> str:
-    if not found.selected:
+    features = found.kept.contexts.features
+    if not features:
         return f"no feature predicts the {found.failures:.0f} failures: all nodes form one context; see --feature"
-    names = ", ".join(feature.name for feature in found.selected)
-    return f"{found.failures:.0f} failures; contexts differ in {names}"
+    return f"{found.failures:.0f} failures; contexts differ in {', '.join(features)}"
 
 
 def _context_row(found: Observed, place: int, steps: Mapping[str, Newcomer]) -> ContextRow:

@@ -10,7 +10,8 @@ on one node:
   What slows a whole run down (another program, a warm machine) is taken out of its operators, but not out of its steps.
   All that is compared of two environments is one family: identical ones are told apart in one of twenty cases at most.
 
-A change of time counts from `MATTERS` of a step on. Environments are alike in a job if nothing moved between them.
+A change of time counts from `MATTERS` of a step on. Environments are alike in a job if nothing moved between them but
+views: operators that compute nothing (`VIEWS`).
 
 Not promised: causes, nor to see what is below noise and `MATTERS`. With one run of each, no time is compared.
 """
@@ -33,6 +34,16 @@ MATTERS = 0.005
 FALSE_SPLITS = 0.05
 LEAST_NOISE = 0.005  # standard deviation of a logarithm
 STEP, MEMORY = "step", "memory"
+# they name, shape or make room for numbers
+VIEWS = frozenset(
+    {
+        *("aten::alias", "aten::as_strided", "aten::contiguous", "aten::detach", "aten::empty", "aten::empty_like"),
+        *("aten::empty_strided", "aten::expand", "aten::expand_as", "aten::flatten", "aten::narrow", "aten::permute"),
+        *("aten::reshape", "aten::resize_", "aten::resolve_conj", "aten::resolve_neg", "aten::result_type"),
+        *("aten::select", "aten::slice", "aten::squeeze", "aten::t", "aten::to", "aten::transpose", "aten::type_as"),
+        *("aten::unsqueeze", "aten::view", "aten::view_as", "aten::_reshape_alias", "aten::_unsafe_view"),
+    }
+)
 
 Groups = tuple[tuple[str, ...], ...]
 Pair = tuple[str, str]
@@ -51,6 +62,11 @@ class Move:
     before: float | str
     after: float | str
     weight: float
+
+    @property
+    def differs(self) -> bool:
+        """Whether it is more than a matter of views."""
+        return self.what not in VIEWS
 
 
 @dataclass(frozen=True)
@@ -94,11 +110,11 @@ def report(profiles: Sequence[Profile]) -> Report:
         alike_in={
             name: _groups(
                 [python for python in order if any(python in one.runs for one in jobs if one.name == name)],
-                {pair for pair, moved in moves.items() if any(move.job == name for move in moved)},
+                {pair for pair, moved in moves.items() if any(move.job == name and move.differs for move in moved)},
             )
             for name in dict.fromkeys(one.name for one in jobs)
         },
-        alike=_groups(order, {pair for pair, moved in moves.items() if moved}),
+        alike=_groups(order, {pair for pair, moved in moves.items() if any(move.differs for move in moved)}),
     )
 
 
@@ -130,7 +146,7 @@ def _moves(jobs: "Sequence[_Job]", before: str, after: str) -> tuple[Move, ...]:
     both = [job for job in jobs if before in job.runs and after in job.runs]
     family = sum(len(job.noise) for job in both)
     found = [move for job in both for move in (*job.exactly(before, after), *job.by_chance(before, after, family))]
-    return tuple(sorted(found, key=lambda one: (-one.weight, one.job, one.what)))
+    return tuple(sorted(found, key=lambda one: (not one.differs, -one.weight, one.job, one.what)))
 
 
 # ---- one job ---------------------------------------------------------------------------------------------------------
