@@ -1,6 +1,7 @@
 """Environments that differ are told apart by what moved, and identical ones are not, whatever the machine does."""
 
 import os
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -44,9 +45,9 @@ def profiles(
     *,
     version: str = "2.13.0",
     noise: float = 0.03,
-    **other: float,
+    factors: Mapping[str, float] | None = None,
 ) -> list[Profile]:
-    """Runs of each job in an environment; `other` are factors of operators' times, by name."""
+    """Runs of each job in an environment; `factors` are of operators' times, by name."""
     found = []
     for job, step_s in STEP_S.items():
         for run in range(runs):
@@ -54,7 +55,7 @@ def profiles(
             operators = {
                 name: (
                     float(calls),
-                    1e6 * step_s * share * busy * other.get(name, 1.0) * float(np.exp(rng.normal(0, noise))),
+                    1e6 * step_s * share * busy * (factors or {}).get(name, 1.0) * float(np.exp(rng.normal(0, noise))),
                 )
                 for name, (calls, share) in OPERATORS.items()
             }
@@ -93,7 +94,7 @@ def test_an_attention_that_is_replaced_is_told_and_a_copy_is_not() -> None:
 
 def slowed(seed: int, factor: float) -> Report:
     rng = np.random.default_rng(seed)
-    slow = profiles("/e/slow/bin/python", rng, **dict.fromkeys(OPTIMISER, factor))
+    slow = profiles("/e/slow/bin/python", rng, factors=dict.fromkeys(OPTIMISER, factor))
     return report([*profiles("/e/a/bin/python", rng), *profiles("/e/copy/bin/python", rng), *slow])
 
 
@@ -126,7 +127,7 @@ def test_identical_environments_are_told_apart_in_one_of_twenty_cases_at_most(ru
 
 def test_with_one_run_each_no_time_is_compared() -> None:
     rng = np.random.default_rng(0)
-    slow = profiles("/e/slow/bin/python", rng, 1, **dict.fromkeys(OPERATORS, 3.0))
+    slow = profiles("/e/slow/bin/python", rng, 1, factors=dict.fromkeys(OPERATORS, 3.0))
     assert report([*profiles("/e/a/bin/python", rng, 1), *slow]).alike == (("/e/a/bin/python", "/e/slow/bin/python"),)
 
 
@@ -143,7 +144,7 @@ def test_views_are_told_last_and_set_nobody_apart() -> None:
 
 def test_outcomes_and_structures_come_before_everything_else() -> None:
     rng = np.random.default_rng(0)
-    other = profiles("/e/b/bin/python", rng, version="2.14.1", **{"aten::mm": 3.0})
+    other = profiles("/e/b/bin/python", rng, version="2.14.1", factors={"aten::mm": 3.0})
     other = changed(changed(other, "graph", outcome="wrong_result"), "decoder", structure=(("linear", (8, 8)),))
     moves = report([*profiles("/e/a/bin/python", rng), *other]).compared[0].moves
     assert [(move.job, move.kind) for move in moves[:2]] == [("decoder", "structure"), ("graph", "outcome")]
@@ -162,7 +163,10 @@ def home(tmp_path: Path) -> Path:
 
 def test_what_was_recorded_is_compared_and_written(home: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    runs = [*profiles("/e/a/bin/python", rng), *profiles("/e/b/bin/python", rng, version="2.14.1", **{"aten::mm": 2.0})]
+    runs = [
+        *profiles("/e/a/bin/python", rng),
+        *profiles("/e/b/bin/python", rng, version="2.14.1", factors={"aten::mm": 2.0}),
+    ]
     for one in runs:
         recording.record(home, one.ran, 3, "", one.size, one.precision)
     words = ["benchmark", "versions", "--home", str(home)]

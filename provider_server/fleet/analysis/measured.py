@@ -12,7 +12,8 @@ driver of one model leaves two groups, not three.
 
 Groups that failures or looks made are only split, never joined. Nodes without a measure go where their hardware does.
 
-Not promised: a cause; that slow nodes which share no feature are a group.
+Not promised: a cause; that slow nodes which share no feature are a group; that a few nodes slow by two features at
+once are found, where neither alone pays for a cut.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +31,6 @@ from provider_server.fleet.analysis.selection import Ints, NodeTable
 STEP_TIME, STEP_SPREAD = "step time", "step spread"
 LEAST_APART = {STEP_TIME: float(np.log(1.03)), STEP_SPREAD: float(np.log(1.25))}
 MOST_OFF = 3.0
-AHEAD = 3  # cuts that do not pay by themselves are tried with one more
 MAD_TO_SIGMA = 1.4826
 
 
@@ -73,25 +73,8 @@ def _split(table: NodeTable, group: Group, least_nodes: int, most: int, gains: d
 
 
 def _best_cut(table: NodeTable, group: Group, least_nodes: int) -> _Cut:
-    """The cut of the group that gains most, by itself or with one after it; a gain of 0 or less where none pays."""
-    cuts = _cuts(table, group, least_nodes)
-    if cuts and cuts[0].gain <= 0.0:
-        cuts = sorted(
-            (_with_the_next(table, group, cut, least_nodes) for cut in cuts[:AHEAD]), key=lambda cut: -cut.gain
-        )
-    return cuts[0] if cuts else _Cut(0.0, np.zeros(0, np.bool_), "")
-
-
-def _with_the_next(table: NodeTable, group: Group, cut: _Cut, least_nodes: int) -> _Cut:
-    """With what its sides' best cuts gain: what is slow on one driver of one model is hard to see by either alone."""
-    sides = group.parts(cut.inside.astype(np.intp), cut.feature)
-    best = [max((one.gain for one in _cuts(table, side, least_nodes)), default=0.0) for side in sides]
-    return cut._replace(gain=cut.gain + sum(max(gain, 0.0) for gain in best))
-
-
-def _cuts(table: NodeTable, group: Group, least_nodes: int) -> list[_Cut]:
-    """The best cut by each feature of each measure, the best of all first."""
-    found = []
+    """The cut of the group that gains most; a gain of 0 where none pays."""
+    best = _Cut(0.0, np.zeros(0, np.bool_), "")
     features = len(table.numbers) + len(table.categories)
     for measure in table.measures.values():
         values = measure[group.places]
@@ -102,13 +85,14 @@ def _cuts(table: NodeTable, group: Group, least_nodes: int) -> list[_Cut]:
         chosen_from = np.log(len(own)) + 2.0 * np.log(features * len(table.measures))
         for feature, keys, prices in _ways(table, group, known, own, least_nodes):
             order = np.argsort(keys[known], kind="stable")
+            gains = _explained(own[order]) - chosen_from - prices
             sizes, ranked = np.arange(1, len(own)), keys[known][order]
             usable = (ranked[1:] > ranked[:-1]) & (np.minimum(sizes, len(own) - sizes) >= least_nodes)
-            gains = np.where(usable, _explained(own[order]) - chosen_from - prices, -np.inf)
-            at = int(np.argmax(gains))
-            if usable[at]:
-                found.append(_Cut(float(gains[at]), keys <= ranked[at], feature))
-    return sorted(found, key=lambda cut: -cut.gain)
+            gains = np.where(usable, gains, 0.0)
+            if len(gains) and gains.max() > best.gain:
+                at = int(np.argmax(gains))
+                best = _Cut(float(gains[at]), keys <= ranked[at], feature)
+    return best
 
 
 def _drawn_in(values: Floats, least_nodes: int) -> Floats:

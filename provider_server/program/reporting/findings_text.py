@@ -301,7 +301,7 @@ def newcomer_rows(newcomers: Sequence[NewContext]) -> list[NewcomerRow]:
 
 def step_row(step: Newcomer | None) -> StepTimeRow | None:
     """As JSON has it."""
-    return step and {"ratio": step.rate, "low": step.low, "high": step.high, "basis": step.basis}
+    return {"ratio": step.rate, "low": step.low, "high": step.high, "basis": step.basis} if step else None
 
 
 def step_words(step: StepTimeRow | None) -> str:

@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from federation.protocol.life_table import Floats
 from provider_server.fleet.analysis.contexts import find_contexts, nearest
 from provider_server.fleet.analysis.measured import STEP_SPREAD, STEP_TIME
 from provider_server.fleet.analysis.selection import NodeTable, Selected
 from provider_server.fleet.learning.benchmark_jobs import BadBenchmarks, BenchmarkJob, Pace, parse
 from provider_server.fleet.learning.new_contexts import step_times
 from provider_server.fleet.learning.performance import measures
+from tests.support import changing
 from tests.support.paced_fleets import KINDS, Condition, agreement, fleet, groups_of
 from tests.support.planted_contexts import plant
 
@@ -35,10 +37,10 @@ def job(node: str, seconds: float, run: int = 0, *, task: str = "decoder", conte
     )
 
 
-def a_fleet(models: Sequence[str], logs: Sequence[float], failures: Sequence[float] | None = None) -> NodeTable:
+def a_fleet(models: Sequence[str], logs: Floats, failures: Floats | None = None) -> NodeTable:
     nodes = tuple(f"n{at:03}" for at in range(len(models)))
-    failed = np.zeros(len(models)) if failures is None else np.asarray(failures, np.float64)
-    hours, steps = np.full(len(models), 1000.0), {STEP_TIME: np.asarray(logs, np.float64)}
+    failed = np.zeros(len(models)) if failures is None else failures
+    hours, steps = np.full(len(models), 1000.0), {STEP_TIME: logs}
     return NodeTable(nodes, {}, {"model": tuple(models)}, failed, hours, steps)
 
 
@@ -121,15 +123,10 @@ def test_a_node_is_slow_against_others_that_ran_the_same() -> None:
 
 
 def test_failed_runs_and_those_that_say_nothing_do_not_count() -> None:
-    failed = replace_job(job("n0", 9.0), outcome="hang")
-    silent = replace_job(job("n1", 9.0), pace=None)
+    failed = changing.replace(job("n0", 9.0), outcome="hang")
+    silent = changing.replace(job("n1", 9.0), pace=None)
     assert measures([failed, silent], ["n0", "n1"]) == {}
     assert set(measures([job("n0", 1.0)], ["n0"])) == {STEP_TIME, STEP_SPREAD}
-
-
-def replace_job(one: BenchmarkJob, **fields: object) -> BenchmarkJob:
-    values = {name: getattr(one, name) for name in one.__struct_fields__} | fields
-    return BenchmarkJob(**values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("pace", [{"task": "a", "seconds_per_step": 0.0}, {"seconds_per_step": 1.0}, {"task": "a"}])

@@ -195,8 +195,8 @@ class _Job:
                 apart = median(others) - median(own)
                 weight = abs(math.expm1(apart)) * max(self._share(python, what) for python in (before, after))
                 if abs(apart) > reach * error * sd and weight >= MATTERS:
-                    values = (math.exp(median(of)) for of in (own, others))
-                    yield Move(self.name, what, "memory" if what == MEMORY else "time", *values, weight)
+                    was, now = (math.exp(median(of)) for of in (own, others))
+                    yield Move(self.name, what, "memory" if what == MEMORY else "time", was, now, weight)
 
     def _same_calls(self, before: str, after: str, what: str) -> bool:
         one, other = ({_calls(ran, what) for ran in self.runs[python]} for python in (before, after))
