@@ -69,7 +69,7 @@ def jobs_on(table: NodeTable, slow: Ints, condition: Condition, seed: int) -> li
             noise, spread = rng.normal(0.0, condition.noise), 0.05 * float(np.exp(rng.normal(0.0, 0.4)))
             seconds = TASKS[task] * longer * float(np.exp(own[at] + noise))
             pace = Pace(task, seconds, spread)
-            settings = {"node": node, "size": "gpu"}
+            settings: dict[str, str | float | bool] = {"node": node, "size": "gpu"}
             found.append(BenchmarkJob(f"{node} {run}", 1, 1, 0.0, 0.2, "ok", task, {"torch": "2.9"}, settings, pace))
     return found
 

@@ -56,11 +56,10 @@ def _task(job: BenchmarkJob) -> Hashable:
 
 
 def _polished(logs: Floats, node: Ints, task: Ints, nodes: int) -> Floats:
-    of_node = np.zeros(nodes)
+    found = np.zeros(nodes)
     for _ in range(SWEEPS):
-        of_task = _medians(logs - of_node[node], task, int(task.max()) + 1)
-        of_node = np.nan_to_num(_medians(logs - of_task[task], node, nodes))
-    found = _medians(logs - of_task[task], node, nodes)
+        of_task = _medians(logs - found[node], task, int(task.max()) + 1)
+        found = _medians(logs - of_task[task], node, nodes)
     return np.asarray(found - np.nanmedian(found), np.float64)
 
 

@@ -138,7 +138,8 @@ class Training:
 def train(training: Training, seconds: float) -> None:
     """Steps until the seconds are over: half of what is left at a time, so that ranks agree how many without asking."""
     began = time.monotonic()
-    more, fastest, took = CHECKED, math.inf, []  # the first steps are slower: they are those that describe the job
+    more, fastest = CHECKED, math.inf  # the first steps are slower: they are those that describe the job
+    took: list[float] = []
     while more:
         times = [time.monotonic()]
         for _ in range(more):
