@@ -6,7 +6,7 @@ on one node:
 - *Exactly*: outcomes, structure, and calls of an operator in a step, which differ if no run of one has what a run of
   the other has; calls that vary from run to run have to lie apart.
 - *By chance*: seconds of a step, memory, and each operator's own time. Medians of runs are held against how much runs
-  of one environment differ, learnt from all environments; nothing counts as steadier than half of all quantities are.
+  of one environment differ, as in the middle one of them; nothing counts as steadier than half of all quantities are.
   What slows a whole run down (another program, a warm machine) is taken out of its operators, but not out of its steps.
   All that is compared of two environments is one family: identical ones are told apart in one of twenty cases at most.
 
@@ -184,7 +184,7 @@ class _Job:
     def by_chance(self, before: str, after: str, family: int) -> Iterator[Move]:
         """What differs by more than noise does in `FALSE_SPLITS` of such families, and by enough to matter."""
         one, other = self.values[before], self.values[after]
-        freedom = sum(max(len(own) - 1, 0) for own in self.values.values())
+        freedom = sum(max(len(own) - 1, 0) for own in self.values.values()) // 2  # noise is of the middle one
         if not (one and other and freedom):
             return
         reach = student.isf(FALSE_SPLITS / (2 * family), freedom)
@@ -221,15 +221,18 @@ def _undisturbed(times: Mapping[str, float], usual: Mapping[str, float]) -> dict
 
 
 def _noise(values: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, float]:
-    """From the differences of two runs of one environment; what is seen in no two runs has none."""
-    apart: dict[str, list[float]] = {}
+    """Of the environment in the middle, from differences of its runs; what is seen in no two runs has none."""
+    sds: dict[str, list[float]] = {}
     for own in values.values():
+        apart: dict[str, list[float]] = {}
         for one, other in combinations(own, 2):
             for what in one.keys() & other.keys():
-                apart.setdefault(what, []).append(abs(one[what] - other[what]))
-    sds = {what: math.sqrt(fmean(one * one for one in own) / 2.0) for what, own in apart.items()}
-    usual = median(sds.values()) if sds else 0.0
-    return {what: max(sd, usual, LEAST_NOISE) for what, sd in sds.items()}
+                apart.setdefault(what, []).append((one[what] - other[what]) ** 2)
+        for what, squares in apart.items():
+            sds.setdefault(what, []).append(math.sqrt(fmean(squares) / 2.0))
+    middle = {what: median(own) for what, own in sds.items()}
+    usual = median(middle.values()) if middle else 0.0
+    return {what: max(sd, usual, LEAST_NOISE) for what, sd in middle.items()}
 
 
 def _disjoint(
