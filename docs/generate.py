@@ -35,6 +35,7 @@ from pharoah_benchmarks.run import Ran
 from pharoah_benchmarks.runner.settings import BenchmarkSettings
 from pharoah_benchmarks.runner.verbs import NextRow, RunRow, StatusView
 from pharoah_benchmarks.verb import JobRow
+from pharoah_benchmarks.versions import Report
 from pharoah_claims.verb import EvidenceView
 from pharoah_confirm import machine_verbs
 from pharoah_confirm.pairwise import NodeVerdict
@@ -188,6 +189,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider benchmark run": Ran,
     "pharoah-provider benchmark start": list[RunRow],
     "pharoah-provider benchmark status": StatusView,
+    "pharoah-provider benchmark versions": Report,
     "pharoah-provider kubernetes": list[KubernetesRow],
     "pharoah-provider nodes contexts": list[contexts.ContextRow],
     "pharoah-provider nodes recipe": list[recipe.RecipeRow],

@@ -1,7 +1,8 @@
 """Contexts: groups of nodes with similar hardware and failure rates, with stable numbers and descriptions.
 
-- Groups are formed only by selected features (`selection.select`), by failures and by hardware (`partition`). A context
-  has at least `LEAST_NODES` nodes, and enough hours for a meaningful rate.
+- Groups are formed by selected features (`selection.select`), by failures and by hardware (`partition`). A context has
+  at least `LEAST_NODES` nodes, and enough hours for a meaningful rate. Then they are split by measured performance, if
+  there is any, and by whatever feature tells it (`measured`); such parts need nodes and no hours.
 - Numbers are stable: a refit's groups take over earlier numbers so that as many nodes as possible keep theirs, and only
   where most of the smaller of both groups is in the other. After a split the larger part keeps the number. A number is
   never used again. The order of nodes and columns does not matter; equal inputs give equal maps.
@@ -36,12 +37,14 @@ from scipy.optimize import linear_sum_assignment
 from crypto.errors import PharoahError
 from federation.protocol.life_table import Floats
 from provider_server.fleet.analysis.intervals import NORMAL_95
+from provider_server.fleet.analysis.measured import told_by_measures
 from provider_server.fleet.analysis.partition import MOST, Feature, Fleet, Group, rates, told_by_failures, told_by_look
 from provider_server.fleet.analysis.selection import LEAST_FAILURES, NodeTable, Selected
 
 LEAST_NODES = 5
 LEVELS_SHOWN = 3
 LEAST_SPREAD = float(np.log(2.0))  # of log rates between contexts, for hardware that nobody has seen
+BARELY = 1e-9  # what explains performance alone breaks ties between contexts that fail alike
 UNKNOWN = ""
 
 
@@ -121,9 +124,16 @@ def find_contexts(
         raise NoNodeHours("no node reported in two consecutive hours of the window: there is nothing to group")
     fleet = Fleet.of(ordered, selected, least_nodes, int(rng.integers(2**31)))
     groups = told_by_look(fleet, told_by_failures(fleet, most), most)
+    groups, measured = told_by_measures(ordered, groups, least_nodes, most)
+    known = {one.name for one in selected}
+    selected = [
+        *selected,
+        *(Selected(name, BARELY * gain, 1.0, 0.0) for name, gain in measured.items() if name not in known),
+    ]
+    features = [Feature.of(ordered, one) for one in selected]
     members = [tuple(ordered.nodes[place] for place in group.places) for group in groups]
     numbers, next_number = _numbered(members, before)
-    looks = [tuple(_look(feature, group) for feature in fleet.features) for group in groups]
+    looks = [tuple(_look(feature, group) for feature in features) for group in groups]
     names = _descriptions(looks, members, units or {}, _why_alike(fleet))
     contexts = [Context(*parts) for parts in zip(numbers, names, members, *rates(fleet, groups).tolist(), strict=True)]
     by_number = sorted(range(len(groups)), key=numbers.__getitem__)
@@ -134,7 +144,7 @@ def find_contexts(
         next_number=next_number,
         looks=tuple(looks[place] for place in by_number),
         weights=tuple(one.gain / total for one in selected),
-        spreads=tuple(feature.spread for feature in fleet.features),
+        spreads=tuple(feature.spread for feature in features),
     )
 
 

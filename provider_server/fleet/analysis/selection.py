@@ -35,7 +35,7 @@ A number counts as its bins: what goes along with it within a bin may be selecte
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.sparse as sp
@@ -59,7 +59,8 @@ class NodeTable:
     """What the provider knows of its N nodes: numbers (N,), nan where unknown; categories (N,), "" where unknown.
 
     `failures` (N,) are infrastructure failures that the provider saw itself (benchmarks, Xid and other hardware
-    events) in `node_hours` (N,). ValueError where lengths differ, names are not unique, or failures have no hours.
+    events) in `node_hours` (N,). `measures` are logs of a node's performance over the usual, nan where none ran
+    (`analysis.measured`). ValueError where lengths differ, names are not unique, or failures have no hours.
     """
 
     nodes: tuple[str, ...]
@@ -67,10 +68,12 @@ class NodeTable:
     categories: Mapping[str, tuple[str, ...]]
     failures: Floats
     node_hours: Floats
+    measures: Mapping[str, Floats] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         lengths = {len(self.failures), len(self.node_hours), *map(len, self.numbers.values())}
-        if lengths | set(map(len, self.categories.values())) != {len(self.nodes)}:
+        lengths |= {len(column) for columns in (self.categories, self.measures) for column in columns.values()}
+        if lengths != {len(self.nodes)}:
             raise ValueError("every column must have one entry per node")
         if len(set(self.nodes)) != len(self.nodes):
             raise ValueError("a node must be in the table once")
@@ -89,6 +92,7 @@ class NodeTable:
             categories={name: tuple(values[place] for place in places) for name, values in self.categories.items()},
             failures=self.failures[places],
             node_hours=self.node_hours[places],
+            measures={name: values[places] for name, values in self.measures.items()},
         )
 
     def by_name(self) -> Ints:

@@ -8,8 +8,8 @@ has one JSON object per line:
 
 (on one line). `outcome` is `ok`, a slug of `federation.protocol.causes`, or what only the owner of a job's code can say
 of it: `hang` and `wrong_result`, which are the hardware's, and `unknown`, which is nobody's. `archetype` is a name of
-the catalogue or a token in hexadecimal; `versions` and `settings` may be left out. A job counts one failure at most:
-what ended it.
+the catalogue or a token in hexadecimal; `versions`, `settings` and `pace` (`Pace`) may be left out. A job counts one
+failure at most: what ended it.
 
 Guarantees: a file is read as a whole or not at all, and an error names the file, the line and the fault.
 Not promised: that benchmarks fail as tenants' jobs do (`analysis.cold_start` allows for a difference).
@@ -43,6 +43,14 @@ class BadBenchmarks(PharoahError):
     default_hint = "nothing was read; correct or remove the line; docs/learning.md describes the format"
 
 
+class Pace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How fast a job ran: only runs of one `task` are compared. `step_spread` is over the median step."""
+
+    task: Name
+    seconds_per_step: Annotated[float, msgspec.Meta(gt=0)]
+    step_spread: Annotated[float, msgspec.Meta(ge=0)] | None = None
+
+
 class BenchmarkJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One job that has ended. `start_h` counts from the federation's start; `context` is a number or a name.
 
@@ -58,12 +66,15 @@ class BenchmarkJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     archetype: Name
     versions: dict[Name, Name] = msgspec.field(default_factory=dict)
     settings: dict[Name, Setting] = msgspec.field(default_factory=dict)
+    pace: Pace | None = None
 
     def __post_init__(self) -> None:
         if self.outcome not in {OK, HANG, WRONG_RESULT, UNKNOWN} | CAUSES.keys():
             raise ValueError(f"outcome {self.outcome!r} is neither {OK} nor a known cause, such as nvlink_error")
         if not (math.isfinite(self.start_h) and math.isfinite(self.hours)):
             raise ValueError("start_h and hours must be finite")
+        if self.pace and not (math.isfinite(self.pace.seconds_per_step) and math.isfinite(self.pace.step_spread or 0)):
+            raise ValueError("seconds_per_step and step_spread must be finite")
 
     @property
     def node_hours(self) -> float:

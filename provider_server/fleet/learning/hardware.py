@@ -2,6 +2,7 @@
 
     source ─ summarise ─▶ hours ─┬─ BuildUp ─▶ levels ─┬─▶ node-hours at risk, failures ─┐
                                  └─ sums by node ──────┴─────────── with the inventory ──┴─▶ NodeTable ─▶ ContextMap
+    benchmark jobs ─ performance ─▶ how slow each node is ───────────────────────────────┘
 
 What the provider saw itself is all that goes in; nothing of any tenant's. What was dropped or doubted on the way is
 counted in `quality`, and belongs beside every result. A state (`Kept`) carries contexts, their numbers and the build-up
@@ -27,6 +28,8 @@ from provider_server.fleet.analysis.contexts import ContextMap, find_contexts
 from provider_server.fleet.analysis.fleet_events import at_risk_in_parts
 from provider_server.fleet.analysis.fleet_hours import FleetHours, Recorder
 from provider_server.fleet.analysis.selection import NodeTable, Selected, select
+from provider_server.fleet.learning.benchmark_jobs import BenchmarkJob
+from provider_server.fleet.learning.performance import measures
 from provider_server.fleet.telemetry.inventory import Inventory
 from provider_server.fleet.telemetry.quality import Quality, Tally
 from provider_server.fleet.telemetry.samples import SeriesBook, Source, Window
@@ -173,10 +176,15 @@ def observe(
     forced: Sequence[str] = (),
     repairs: Sequence[Repair] = (),
     metrics: Container[str] | None = None,
+    jobs: Sequence[BenchmarkJob] = (),
 ) -> Observed:
-    """Reads the telemetry of a window. `forced` features tell contexts apart whether or not failures speak for them."""
+    """Reads the telemetry of a window. `forced` features tell contexts apart whether or not failures speak for them.
+
+    So does how fast nodes ran `jobs`, of whatever time.
+    """
     seen = follow(source, window, inventory, before, repairs, metrics)
     table = _node_table(seen.totals, seen.at_risk(), inventory)
+    table = replace(table, measures=measures(jobs, table.nodes))
     chosen = select(table, np.random.default_rng(SEED))
     chosen += tuple(
         Selected(name, 1e-9, 1.0, 0.0, asked=True) for name in forced if name not in {one.name for one in chosen}

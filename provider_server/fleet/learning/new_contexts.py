@@ -9,34 +9,43 @@ it explains of failures: from 0 to 1, and 1 for a context that is in no map. Whi
 `analysis.cold_start` turns that into a rate at an average age; over age bands it follows the average of the known
 contexts, and a benchmark job's node-hours are weighted by its ages. Guarantees: those of that module; the interval is
 wide, and `basis` says what it is based on. Not promised: rates of build-up levels above 0.
+
+How long a step takes on a context over the usual node of the fleet is known from its own benchmark jobs, and before the
+first from what other contexts take, by the same distances (`step_times`).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from federation.base.visible import counted_as
 from federation.protocol.causes import Domain
 from federation.protocol.life_table import Floats
 from provider_server.fleet.analysis.cold_start import Known, Newcomer, bootstrap
 from provider_server.fleet.analysis.contexts import ContextMap, Look
 from provider_server.fleet.analysis.intervals import NORMAL_95
+from provider_server.fleet.analysis.measured import MAD_TO_SIGMA, STEP_TIME
 from provider_server.fleet.analysis.public_rates import public
 from provider_server.fleet.learning.benchmark_jobs import BenchmarkJob
 from provider_server.fleet.learning.findings import RateFinding
 from provider_server.fleet.learning.hardware import label_of
+from provider_server.fleet.learning.performance import NODE, measures
 
 FARTHEST = 1.0
+FIRST_NODE_SD, LEAST_NODE_SD = 0.1, 0.01  # of the log of a node's step time within a context
 WIDTH_95 = 2.0 * NORMAL_95
 
 
 @dataclass(frozen=True)
 class NewContext:
-    """A context by name, its rate at an average age, and the rates of its level 0 by age band."""
+    """A context by name, its rate at an average age, those of its level 0 by age band, and how long a step takes."""
 
     name: str
     newcomer: Newcomer
     rates: tuple[RateFinding, ...]
+    step_time: Newcomer | None = None
 
 
 def new_contexts(
@@ -57,7 +66,7 @@ def new_contexts(
     beside = list(learnt) or [known[0].name]
     profile = _profile(list(learnt.values()), len(edges_hours) - 1)
     between = np.array([[looks.apart(one, other) for other in beside] for one in beside])
-    made = []
+    made, steps = [], step_times(jobs, found)
     for name in names:
         if name not in learnt:
             own_jobs = [job for job in jobs if _name(job) == name]
@@ -65,8 +74,42 @@ def new_contexts(
             node_hours = sum(job.nodes * _effective_hours(job.hours, edges_hours, profile) for job in own_jobs)
             distances = np.array([looks.apart(name, other) for other in beside])
             first = bootstrap(known, distances, failures, node_hours, None, between=between)
-            made.append(NewContext(name, first, tuple(_by_band(first, level_0(name), profile))))
+            made.append(NewContext(name, first, tuple(_by_band(first, level_0(name), profile)), steps.get(name)))
     return tuple(made)
+
+
+def step_times(jobs: Sequence[BenchmarkJob], found: ContextMap | None) -> dict[str, Newcomer]:
+    """By context, how long a step takes over what it takes on the fleet's usual node; {} before any job says so."""
+    places = {str(job.settings[NODE]): _name(job) for job in jobs if NODE in job.settings}
+    logs = measures(jobs, tuple(places)).get(STEP_TIME)
+    if logs is None:
+        return {}
+    of_map = found.of if found else lambda node: None
+    own: dict[str, list[float]] = {}
+    for (node, named), log in zip(places.items(), logs.tolist(), strict=True):
+        if math.isfinite(log):
+            number = of_map(node)
+            own.setdefault(named if number is None else label_of(number), []).append(log)
+    sd = _spread_of_nodes(own)
+    known = [Known(name, float(np.median(of)), sd / math.sqrt(len(of))) for name, of in own.items()]
+    looks = _Looks.of(found)
+    between = np.array([[looks.apart(one, other) for other in own] for one in own])
+    made = {one.name: _measured(one, len(own[one.name])) for one in known}
+    for name in set(looks.names) - own.keys():
+        distances = np.array([looks.apart(name, other) for other in own])
+        made[name] = bootstrap(known, distances, 0.0, 0.0, None, between=between)
+    return made
+
+
+def _spread_of_nodes(own: Mapping[str, Sequence[float]]) -> float:
+    """The standard deviation of nodes of one context, learnt from all; with one node each nothing is known of it."""
+    off = [log - float(np.median(of)) for of in own.values() if len(of) > 1 for log in of]
+    return max(MAD_TO_SIGMA * float(np.median(np.abs(off))), LEAST_NODE_SD) if off else FIRST_NODE_SD
+
+
+def _measured(one: Known, nodes: int) -> Newcomer:
+    low, middle, high = np.exp(one.log_rate + NORMAL_95 * one.log_sd * np.array([-1.0, 0.0, 1.0])).tolist()
+    return Newcomer(middle, low, high, f"benchmark jobs on {counted_as(nodes, 'node')}")
 
 
 def _name(job: BenchmarkJob) -> str:

@@ -11,6 +11,7 @@ from federation.base.clock import dated
 from federation.base.visible import counted_as
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.life_table import PER_NODE_HOURS
+from provider_server.fleet.analysis.cold_start import Newcomer
 from provider_server.fleet.analysis.drift import Alarm
 from provider_server.fleet.analysis.rules import Rule
 from provider_server.fleet.analysis.versions import Group
@@ -73,14 +74,24 @@ class RuleRow(TypedDict):
     node_hours: float
 
 
+class StepTimeRow(TypedDict):
+    """How long a step takes over what it takes on the fleet's usual node, with a 95% interval."""
+
+    ratio: float
+    low: float
+    high: float
+    basis: str
+
+
 class NewcomerRow(TypedDict):
-    """The first rate of a new context, with a 95% interval."""
+    """The first rate of a new context, with a 95% interval; `step_time` is null before any benchmark job ran."""
 
     context: str
     rate_per_1000_node_hours: float
     low: float
     high: float
     basis: str
+    step_time: StepTimeRow | None
 
 
 class FindingsRow(TypedDict):
@@ -282,9 +293,20 @@ def newcomer_rows(newcomers: Sequence[NewContext]) -> list[NewcomerRow]:
             "low": PER_NODE_HOURS * one.newcomer.low,
             "high": PER_NODE_HOURS * one.newcomer.high,
             "basis": one.newcomer.basis,
+            "step_time": step_row(one.step_time),
         }
         for one in newcomers
     ]
+
+
+def step_row(step: Newcomer | None) -> StepTimeRow | None:
+    """As JSON has it."""
+    return {"ratio": step.rate, "low": step.low, "high": step.high, "basis": step.basis} if step else None
+
+
+def step_words(step: StepTimeRow | None) -> str:
+    """At the end of a line."""
+    return f"; a step takes {step['ratio']:.2f} times as long ({step['low']:.2f}–{step['high']:.2f})" if step else ""
 
 
 def version_lines(rows: Sequence[VersionsRow]) -> Iterator[str]:
@@ -325,7 +347,7 @@ def newcomer_lines(rows: Sequence[NewcomerRow]) -> Iterator[str]:
         rate, low, high = row["rate_per_1000_node_hours"], row["low"], row["high"]
         interval = f"{low:.2g}–{high:.2g}"
         failures = f"{rate:.2g} failures per 1,000 node-hours ({interval})"
-        yield f"first rate of context {row['context']}: {failures}; {row['basis']}"
+        yield f"first rate of context {row['context']}: {failures}; {row['basis']}{step_words(row['step_time'])}"
 
 
 def _names(versions: Sequence[str]) -> str:

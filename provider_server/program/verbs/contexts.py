@@ -1,5 +1,6 @@
 """`pharoah-provider nodes contexts` and `nodes repaired`: groups of nodes, their levels, and what is new in them."""
 
+from collections.abc import Mapping
 from typing import Annotated, TypedDict
 
 import typer
@@ -7,14 +8,21 @@ import typer
 from federation.base.clock import date, now_hour
 from federation.base.console import AsJson
 from federation.base.screen import say
+from provider_server.fleet.analysis.cold_start import Newcomer
 from provider_server.fleet.learning import hardware, on_probation
+from provider_server.fleet.learning.benchmark_jobs import FILE, read
 from provider_server.fleet.learning.hardware import Observed
+from provider_server.fleet.learning.new_contexts import step_times
+from provider_server.program.reporting.findings_text import StepTimeRow, step_row, step_words
 from provider_server.program.verbs.console import Home, nothing_yet, print_rows, required
 from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, open_feed, say_quality
 
 
 class ContextRow(TypedDict):
-    """A context and its failure rate with a 95% interval; `nodes_by_level` from level 0 on."""
+    """A context and its failure rate with a 95% interval; `nodes_by_level` from level 0 on.
+
+    `step_time` is null before any benchmark job ran.
+    """
 
     context: int
     description: str
@@ -23,6 +31,7 @@ class ContextRow(TypedDict):
     low: float
     high: float
     nodes_by_level: list[int]
+    step_time: StepTimeRow | None
 
 
 def contexts(
@@ -38,32 +47,39 @@ def contexts(
     in_order: Sorted = False,
     as_json: AsJson = False,
 ) -> None:
-    """Group nodes into contexts by the features that predict failures, and find build-up levels, from telemetry."""
+    """Group nodes into contexts by the features that predict failures, and find build-up levels, from telemetry.
+
+    Where benchmark jobs of this home ran, contexts also differ in how fast these were.
+    """
     place = required(home)
     feed = open_feed(place, file or (), inventory, start, end, in_order=in_order)
     repairs = hardware.load_repairs(place)
     before = hardware.load(place)
-    found = hardware.observe(feed.source, feed.window, feed.inventory, before, feature or (), repairs, feed.metrics)
+    jobs = read(place / FILE) if (place / FILE).exists() else ()
+    window, stock, asked = feed.window, feed.inventory, feature or ()
+    found = hardware.observe(feed.source, window, stock, before, asked, repairs, feed.metrics, jobs)
+    steps = step_times(jobs, found.kept.contexts)
     hardware.keep(place, found.kept)
     say_quality(found.quality, found.doubts)
     say(_selection_line(found))
     print_rows(
-        [_context_row(found, number) for number in range(len(found.kept.contexts.contexts))],
+        [_context_row(found, number, steps) for number in range(len(found.kept.contexts.contexts))],
         _context_line,
         as_json=as_json,
     )
 
 
 def _selection_line(found: Observed) -> str:
-    if not found.selected:
+    features = found.kept.contexts.features
+    if not features:
         return f"no feature predicts the {found.failures:.0f} failures: all nodes form one context; see --feature"
-    names = ", ".join(feature.name for feature in found.selected)
-    return f"{found.failures:.0f} failures; contexts differ in {names}"
+    return f"{found.failures:.0f} failures; contexts differ in {', '.join(features)}"
 
 
-def _context_row(found: Observed, place: int) -> ContextRow:
+def _context_row(found: Observed, place: int, steps: Mapping[str, Newcomer]) -> ContextRow:
     one = found.kept.contexts.contexts[place]
     levels = [found.kept.levels.get(node, 0) for node in one.nodes]
+    step = steps.get(hardware.label_of(one.number))
     return {
         "context": one.number,
         "description": one.description,
@@ -72,6 +88,7 @@ def _context_row(found: Observed, place: int) -> ContextRow:
         "low": one.low,
         "high": one.high,
         "nodes_by_level": [levels.count(level) for level in range(4)],
+        "step_time": step_row(step),
     }
 
 
@@ -80,6 +97,7 @@ def _context_line(row: ContextRow) -> str:
     return (
         f"context {row['context']}: {row['description']}; {row['failures_per_1000_node_hours']:.2f} failures per 1,000"
         f" node-hours ({row['low']:.2f}–{row['high']:.2f}); nodes at build-up level 0/1/2/3: {levels}"
+        f"{step_words(row['step_time'])}"
     )
 
 

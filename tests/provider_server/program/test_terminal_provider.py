@@ -140,6 +140,7 @@ def test_what_was_learnt_obeys_nothing(capsys: pytest.CaptureFixture[str]) -> No
         "node_hours": 10.0,
     }
     new = {"context": HOSTILE, "rate_per_1000_node_hours": 1.0, "low": 0.5, "high": 2.0, "basis": HOSTILE}
+    new |= {"step_time": {"ratio": 1.0, "low": 0.9, "high": 1.1, "basis": HOSTILE}}
     learnt: Any = {
         "releases": 1,
         "readers": "operators",

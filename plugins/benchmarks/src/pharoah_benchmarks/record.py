@@ -1,5 +1,7 @@
 """What is kept of a run: a line of `benchmarks.jsonl` in the provider's home, of which findings learn from then on.
 
+What it was made of is a line of `benchmarks/profiles.jsonl` there, by which versions are compared.
+
 One process at a time runs jobs for a home: a lock on `benchmarks.lock` says so, and ends with its process.
 """
 
@@ -16,11 +18,20 @@ import msgspec
 from federation.base.clock import now_hour
 from pharoah_benchmarks.run import SCRATCH, CannotRun, Ran
 from provider_server.fleet.learning import hardware
-from provider_server.fleet.learning.benchmark_jobs import FILE, BenchmarkJob, parse
+from provider_server.fleet.learning.benchmark_jobs import FILE, BadBenchmarks, BenchmarkJob, Pace, parse
 from provider_server.rounds.home import founded_hour
 
-LOCK, FOLDER = "benchmarks.lock", "benchmarks"
+LOCK, FOLDER, PROFILES = "benchmarks.lock", "benchmarks", "profiles.jsonl"
 UNDESCRIBED = "not described"
+
+
+def profiles(home: Path) -> tuple[Ran, ...]:
+    """What the runs of this home were made of, the oldest first; BadBenchmarks for a damaged file."""
+    file = home / FOLDER / PROFILES
+    try:
+        return tuple(msgspec.json.Decoder(Ran).decode_lines(file.read_bytes())) if file.exists() else ()
+    except msgspec.MsgspecError as error:
+        raise BadBenchmarks(f"{file}: {error}", hint="remove the line that cannot be read") from error
 
 
 @contextmanager
@@ -76,6 +87,7 @@ def told_by(home: Path, ran: Ran, context: int | str, archetype: str) -> Benchma
         archetype=archetype or ran.archetype or UNDESCRIBED,
         versions=ran.versions,
         settings={"node": ran.node, "ranks": float(ran.ranks), "size": ran.size, "precision": ran.precision},
+        pace=Pace(ran.job, ran.seconds_per_step, ran.spread) if ran.seconds_per_step else None,
     )
 
 
@@ -84,16 +96,24 @@ def hours_since_founded(home: Path, seconds: float) -> float:
     return max(0.0, now_hour() - founded_hour(home) - seconds / 3600)
 
 
-def record(home: Path, job: BenchmarkJob) -> None:
-    """Appends a line; BadBenchmarks for one that findings would refuse, which would cost them all others."""
-    line = msgspec.json.encode(job) + b"\n"
+def record(home: Path, job: BenchmarkJob, ran: Ran | None = None) -> None:
+    """Appends a line, and another of what it was made of; BadBenchmarks for one that would cost findings all others."""
+    line = msgspec.json.encode(job)
     parse(line, job.job)
-    descriptor = os.open(home / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    _append(home / FILE, line)
+    if ran is not None:
+        (home / FOLDER).mkdir(mode=0o700, exist_ok=True)
+        _append(home / FOLDER / PROFILES, msgspec.json.encode(ran))
+
+
+def _append(file: Path, line: bytes) -> None:
+    line += b"\n"
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         before = os.fstat(descriptor).st_size
         if os.write(descriptor, line) < len(line):  # findings read no file with half a line in it
             os.ftruncate(descriptor, before)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(home / FILE))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -82,6 +82,11 @@ class Ran(msgspec.Struct, frozen=True):
     versions: dict[str, str]
     size: SizeName
     precision: Precision
+    python: str = sys.executable
+    structure: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    spread: float | None = None
+    memory_bytes: int | None = None
+    operators: dict[str, tuple[float, float]] = {}
 
 
 def gpus_of(python: str) -> int:
@@ -123,7 +128,7 @@ def run(
         told = _Journal(kept, name)
         show = told.ask("show", name) or _nothing_said(folder)
         tokens, described = (told.ask("workload", verb, name) or {} for verb in ("tokens", "describe"))
-        reason = show["cause"]["reason"]
+        reason, pace = show["cause"]["reason"], _pace(folder / "pace.json")
         near = tokens.get("nearest")
         return Ran(
             job=asked.job,
@@ -136,10 +141,12 @@ def run(
             said=show["cause"]["said"],
             archetype=near["name"] if near and near["similarity"] == 1.0 else tokens.get("archetype", ""),
             seconds=took_s,
-            seconds_per_step=_pace(folder / "pace.json"),
             versions=described.get("versions", {}),
             size=asked.size,
             precision=asked.precision,
+            python=asked.python,
+            structure=tuple((name, tuple(sizes)) for name, sizes in described.get("structure", ())),
+            **msgspec.structs.asdict(pace),
         )
 
 
@@ -215,11 +222,14 @@ def _outcome(show: Any, counted_as: dict[str, str], how: str) -> str:
 
 
 class _Pace(msgspec.Struct, frozen=True):
-    seconds_per_step: float
+    seconds_per_step: float | None = None
+    spread: float | None = None
+    memory_bytes: int | None = None
+    operators: dict[str, tuple[float, float]] = {}
 
 
-def _pace(file: Path) -> float | None:
-    """What the job says of itself; None where it says nothing of this form."""
+def _pace(file: Path) -> _Pace:
+    """What the job says of itself; nothing where that has not this form."""
     with contextlib.suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return msgspec.json.decode(file.read_bytes(), type=_Pace).seconds_per_step
-    return None
+        return msgspec.json.decode(file.read_bytes(), type=_Pace)
+    return _Pace()

@@ -91,7 +91,7 @@ def run(
         with running(home) as folder:
             place = int(context) if context.isdecimal() else context or context_of(home, node)
             ran = run_job(asked, folder, node)
-            record(home, told_by(home, ran, place, stands_for))
+            record(home, told_by(home, ran, place, stands_for), ran)
     if as_json:
         show_json(ran)
     else:
@@ -125,5 +125,9 @@ def _lines(ran: Ran) -> list[str]:
     ]
 
 
-for verb in ("plan", "start", "status", "stop"):
-    add_later(benchmark, f"pharoah_benchmarks.runner.verbs.{verb}", cls=Verb)
+for room, verbs in (
+    ("runner.verbs", ("plan", "start", "status", "stop")),
+    ("version_verbs", ("environments", "versions")),
+):
+    for verb in verbs:
+        add_later(benchmark, f"pharoah_benchmarks.{room}.{verb}", cls=Verb)

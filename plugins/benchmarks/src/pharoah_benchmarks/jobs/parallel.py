@@ -24,7 +24,7 @@ EVERYTHING = ("",)  # how each name begins
 
 
 @dataclass(frozen=True)
-class Spread:
+class Share:
     """A task on this rank: `backward(precision, *batch)` leaves gradients in the model, and returns the loss.
 
     Ranks with one number `replica` are to draw one batch. Parameters whose names begin with one of `own` are of this
@@ -36,10 +36,10 @@ class Spread:
     own: tuple[str, ...] = ()
 
 
-def spread(task: Task, parallel: Parallel, device: torch.device) -> Spread:
+def shared(task: Task, parallel: Parallel, device: torch.device) -> Share:
     """Over all ranks there are, or none; the model is changed in place."""
     if not dist.is_initialized():
-        return Spread(_backward(task, task.model))
+        return Share(_backward(task, task.model))
     return {
         Parallel.DATA: _data,
         Parallel.SHARDED: _sharded,
@@ -63,33 +63,33 @@ def _backward(task: Task, model: Any) -> Callable[..., Any]:
     return backward
 
 
-def _data(task: Task, device: torch.device) -> Spread:
+def _data(task: Task, device: torch.device) -> Share:
     own = [name for name, _ in task.model.named_parameters() if name.startswith(task.own or ("-",))]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(task.model, own)
-    return Spread(_backward(task, DistributedDataParallel(task.model)), dist.get_rank(), task.own)
+    return Share(_backward(task, DistributedDataParallel(task.model)), dist.get_rank(), task.own)
 
 
-def _sharded(task: Task, device: torch.device) -> Spread:
+def _sharded(task: Task, device: torch.device) -> Share:
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for layer in task.model.layers:
         fully_shard(layer, mesh=mesh)
     fully_shard(task.model, mesh=mesh)
-    return Spread(_backward(task, task.model), dist.get_rank(), EVERYTHING)
+    return Share(_backward(task, task.model), dist.get_rank(), EVERYTHING)
 
 
-def _tensor(task: Task, device: torch.device) -> Spread:
+def _tensor(task: Task, device: torch.device) -> Share:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     split = {"feed.gate": ColwiseParallel(), "feed.up": ColwiseParallel(), "feed.down": RowwiseParallel()}
     for layer in task.model.layers:
         parallelize_module(layer, mesh, dict(split))
-    return Spread(_backward(task, task.model), own=EVERYTHING)
+    return Share(_backward(task, task.model), own=EVERYTHING)
 
 
-def _pipeline(task: Task, device: torch.device) -> Spread:
+def _pipeline(task: Task, device: torch.device) -> Share:
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
     rank, last = dist.get_rank(), dist.get_world_size() - 1
@@ -112,4 +112,4 @@ def _pipeline(task: Task, device: torch.device) -> Spread:
         dist.broadcast(loss, last)
         return loss
 
-    return Spread(backward, own=EVERYTHING)
+    return Share(backward, own=EVERYTHING)

@@ -3,16 +3,19 @@
 Seeds depend on job, step and rank alone. After `CHECKED` steps the loss has to be in its band, and at every save
 weights have to be equal on all ranks: else results are wrong though nothing failed, and the job fails saying so. It
 saves by step to `checkpoint-0.pt`, or each rank to its own where weights are its own, and goes on from there.
-`pace.json` says how long a step takes.
+`pace.json` says how long a step takes, how much that varies, and at the end which operators it is made of.
 """
 
 import importlib
 import json
 import math
 import os
+import resource
+import statistics
 import sys
 import time
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +32,12 @@ if "pharoah_benchmarks" not in sys.modules:  # run by its path, in an environmen
     assert _spec is not None  # noqa: S101 - for mypy
     sys.modules["pharoah_benchmarks"] = module_from_spec(_spec)
 from pharoah_benchmarks.catalogue import CHECKED, JOBS, Precision, SizeName
-from pharoah_benchmarks.jobs.parallel import local, spread
+from pharoah_benchmarks.jobs.parallel import local, shared
 
 SEED = 2026
 LEARNING_RATE = 3e-3
+PROFILED, BLOCKS = 3, 5  # steps that are profiled at a time, and how often
+OF_A_JOB = ("aten::", "c10d::", "nccl:", "gloo:", "Optimizer.step")
 
 
 class SilentCorruption(RuntimeError):
@@ -58,17 +63,17 @@ class Training:
         torch.manual_seed(SEED)
         self.task = importlib.import_module(f"pharoah_benchmarks.jobs.{self.job.module}").make(self.job.sizes[size])
         self.model = self.task.model.to(self.device)
-        self.spread = spread(self.task, self.job.parallel, self.device)
+        self.share = shared(self.task, self.job.parallel, self.device)
         self.optimiser = torch.optim.AdamW(self.model.parameters(), LEARNING_RATE)
         self.chance, self.steps, self.first = torch.Generator(), 0, math.nan
-        self.file = Path(f"checkpoint-{self.rank if self.spread.own else 0}.pt")
+        self.file = Path(f"checkpoint-{self.rank if self.share.own else 0}.pt")
 
     def step(self) -> float:
         """One step; the mean of the ranks' losses where it is looked at, before and at the check, else nan."""
-        self.chance.manual_seed(SEED + 1_000_003 * self.steps + self.spread.replica)
+        self.chance.manual_seed(SEED + 1_000_003 * self.steps + self.share.replica)
         batch = [tensor.to(self.device) for tensor in self.task.batch(self.chance)]
         self.optimiser.zero_grad()
-        loss = self.spread.backward(torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast), *batch)
+        loss = self.share.backward(torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast), *batch)
         self.optimiser.step()
         self.steps += 1
         pharoah.step(loss=loss)
@@ -89,13 +94,13 @@ class Training:
         """Writes a checkpoint; weights that all ranks have are equal on all of them."""
         total = torch.zeros(2, dtype=torch.float64, device=self.device)  # of weights that all have, and of own ones
         for name, one in self.model.named_parameters():
-            total[int(name.startswith(self.spread.own or ("-",)))] += local(one.detach()).double().sum()
-        shared = float(total[0])
+            total[int(name.startswith(self.share.own or ("-",)))] += local(one.detach()).double().sum()
+        common = float(total[0])
         if not math.isfinite(total.sum()):
             raise SilentCorruption("a weight is no finite number")
-        if abs(self._mean(total[0]) - shared) > 1e-9 * max(1.0, abs(shared)):
+        if abs(self._mean(total[0]) - common) > 1e-9 * max(1.0, abs(common)):
             raise SilentCorruption("weights differ across ranks")
-        if self.rank and not self.spread.own:
+        if self.rank and not self.share.own:
             return
         with pharoah.phase("checkpoint"):
             state = {"model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(), "steps": self.steps}
@@ -129,18 +134,58 @@ class Training:
 
 def train(training: Training, seconds: float) -> None:
     """Steps until the seconds are over: half of what is left at a time, so that ranks agree how many without asking."""
-    began = now = time.monotonic()
+    began = time.monotonic()
     more, fastest = CHECKED, math.inf  # the first steps are slower: they are those that describe the job
+    took: list[float] = []
     while more:
-        since = now
+        times = [time.monotonic()]
         for _ in range(more):
             training.check(training.step())
-        now = time.monotonic()
-        pace, left = (now - since) / more, seconds - (now - began)
+            times.append(time.monotonic())
+        pace, left = (times[-1] - times[0]) / more, seconds - (times[-1] - began)
         more, fastest = training.agreed(max(0, int(left / pace / 2))), min(pace, fastest)
+        took = max([later - one for one, later in pairwise(times)], took, key=len)
         training.save()
-        if training.rank == 0:
-            Path("pace.json").write_text(json.dumps({"seconds_per_step": fastest}), encoding="utf-8")
+        tell(training, {"seconds_per_step": fastest, "spread": spread(took)})
+    memory_bytes, operators = most_memory(training.device), profiled(training)
+    said = {"seconds_per_step": fastest, "spread": spread(took), "memory_bytes": memory_bytes}
+    tell(training, {**said, "operators": operators})
+
+
+def tell(training: Training, pace: dict[str, Any]) -> None:
+    """Leaves it for whoever runs the job, whole or not at all."""
+    if training.rank == 0:
+        Path("pace.new").write_text(json.dumps(pace), encoding="utf-8")
+        Path("pace.new").replace("pace.json")
+
+
+def spread(took: list[float]) -> float:
+    """How far the middle eighty percent of steps lie apart, over the median step."""
+    tenths = statistics.quantiles(took, n=10)
+    return (tenths[-1] - tenths[0]) / statistics.median(took)
+
+
+def most_memory(device: torch.device) -> int:
+    """Bytes that were in use at most, of the GPU if there is one."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def profiled(training: Training) -> dict[str, tuple[float, float]]:
+    """Calls of each operator in a step, and its own microseconds when it was fastest."""
+    on_gpu = training.device.type == "cuda"
+    kinds = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if on_gpu else [])]
+    found: dict[str, tuple[float, float]] = {}
+    for _ in range(BLOCKS):
+        with torch.profiler.profile(activities=kinds) as seen:
+            for _ in range(PROFILED):
+                training.check(training.step())
+        for one in seen.key_averages():
+            if one.key.startswith(OF_A_JOB):
+                took_us = (one.self_device_time_total if on_gpu else one.self_cpu_time_total) / PROFILED
+                found[one.key] = (one.count / PROFILED, min(took_us, found.get(one.key, (0, math.inf))[1]))
+    return found
 
 
 def main() -> None:

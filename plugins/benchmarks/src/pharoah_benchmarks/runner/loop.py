@@ -132,7 +132,7 @@ class Runner:
             return known[0], ""
         try:
             if ran:
-                record(self._home, told_by(self._home, ran, run.context, run.archetype))
+                record(self._home, told_by(self._home, ran, run.context, run.archetype), ran)
                 return ran.outcome, ran.said
             if run.node_hours:
                 record(self._home, self._unsaid(run, end.how, before))
