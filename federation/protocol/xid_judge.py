@@ -50,6 +50,7 @@ class Tally(NamedTuple):
 
 
 NONE = Tally()
+ANY_OTHER = ""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ def judge(
 ) -> list[CodeVerdict | None]:
     """A verdict for each line of one job on one node, None where it reports no known code.
 
-    `history` is that of all codes, or of each; `outcomes` is what became of such errors before, by code and cause.
+    `history` is that of all codes, or of each, with those that were never seen under `ANY_OTHER`; `outcomes` is what
+    became of such errors before, by code and cause.
     """
     found = [(code_of(line.text), _gpu(line), line.text) for line in lines]
     own = [
@@ -139,7 +141,7 @@ def _gpu(line: CodeLine) -> str:
 
 
 def _of(history: CodeHistory | Mapping[str, CodeHistory], code: str) -> CodeHistory:
-    return history if isinstance(history, CodeHistory) else history.get(code, CodeHistory())
+    return history if isinstance(history, CodeHistory) else history.get(code, history.get(ANY_OTHER, CodeHistory()))
 
 
 def _with_peers(history: CodeHistory, code: str, gpu: str, found: Iterable[tuple[str, str, str]]) -> CodeHistory:

@@ -15,12 +15,12 @@ Not measured: own outcomes of a fleet; logs of data centres beside what trackers
 import hashlib
 import random
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from federation.protocol.xid_judge import CodeHistory, CodeLine, Tally, judge
+from federation.protocol.xid_judge import NONE, CodeHistory, CodeLine, Tally, judge
 from simulation.studies.study import ROOT, Quick, Seed, Table
 
 THREADS = ROOT / "tests" / "tenant_client" / "doctor" / "xid_threads.toml"
@@ -137,18 +137,27 @@ def score(judged: Sequence[Judged]) -> dict[str, Any]:
     }
 
 
+def _views(cases: Sequence[Planted]) -> list[dict[str, Any]]:
+    """The same cases with less: the code and its line alone, this job elsewhere alone, and this node alone."""
+    told = {
+        "the code alone": lambda case: CodeHistory(),
+        "this job elsewhere": lambda case: CodeHistory(case.history.job, NONE, case.history.rest),
+        "other jobs here": lambda case: CodeHistory(NONE, case.history.node, case.history.rest),
+        "both": lambda case: case.history,
+    }
+    return [{"view": view, **score(_judged(cases, history))} for view, history in told.items()]
+
+
+def _judged(cases: Sequence[Planted], history: Callable[[Planted], CodeHistory]) -> list[Judged]:
+    verdicts = [judge(case.lines, history(case))[-1] for case in cases]
+    return [Judged(case.kind, case.truth, one.hardware) for case, one in zip(cases, verdicts, strict=True) if one]
+
+
 def _groups(judged: Iterable[Judged]) -> list[dict[str, Any]]:
     by_group: dict[str, list[Judged]] = {}
     for one in judged:
         by_group.setdefault(one.group, []).append(one)
     return [{"of": group, **score(ones)} for group, ones in by_group.items()]
-
-
-def _campaign(seed: int, each: int) -> list[tuple[Planted, float]]:
-    rng = random.Random(seed)  # noqa: S311 -- cases, no secret
-    cases = planted(rng, each)
-    verdicts = [judge(case.lines, case.history)[-1] for case in cases]
-    return [(case, one.hardware) for case, one in zip(cases, verdicts, strict=True) if one]
 
 
 def is_unseen(url: str) -> bool:
@@ -175,21 +184,22 @@ def run(
     quick: Quick = False,
 ) -> Table:
     """Called hardware where it is: planted cases of 12 codes and 8 kinds, and public threads in two halves."""
-    campaign = _campaign(seed, 10 if quick else each)
-    by_kind = [Judged(case.kind, case.truth, said) for case, said in campaign]
-    by_code = [Judged(case.code, case.truth, said) for case, said in campaign]
+    cases = planted(random.Random(seed), 10 if quick else each)  # noqa: S311 -- cases, no secret
+    by_kind = _judged(cases, lambda case: case.history)
+    by_code = [one._replace(group=case.code) for case, one in zip(cases, by_kind, strict=True)]
     halves = {half: threads(half) for half in ("seen", "unseen")}
-    whole = score(by_kind)
+    halves["both"] = halves["seen"] + halves["unseen"]
+    whole, public = score(by_kind), {half: score(judged) for half, judged in halves.items()}
     found = {
         "planted": whole,
-        "threads": {half: score(judged) for half, judged in halves.items()},
+        "threads": public,
+        "views": _views(cases),
         "by_kind": _groups(by_kind),
         "by_code": _groups(by_code),
-        "wrong_threads": [one._asdict() for judged in halves.values() for one in judged if _is_wrong(one)],
+        "wrong_threads": [one._asdict() for one in halves["both"] if _is_wrong(one)],
         "wanted": {"brier": MOST_BRIER, "right": LEAST_RIGHT, "accused_by_program": 0},
     }
-    parts = [whole, *(score(judged) for judged in halves.values())]
-    return Table(found, failed=not all(map(_holds, parts)))
+    return Table(found, failed=not all(map(_holds, (whole, public["unseen"], public["both"]))))
 
 
 def _is_wrong(one: Judged) -> bool:
