@@ -125,7 +125,7 @@ def judge(
         else None
         for code, gpu, text in found
     ]
-    return [one and _explained(one, own) for one in own]
+    return [_explained(one, own) if one else None for one in own]
 
 
 @dataclass(frozen=True)

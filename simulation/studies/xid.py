@@ -208,4 +208,4 @@ def _is_wrong(one: Judged) -> bool:
 
 def _holds(part: dict[str, Any]) -> bool:
     right = part["right"] is None or part["right"] >= LEAST_RIGHT
-    return part["brier"] <= MOST_BRIER and right and part["accused_by_program"] == 0
+    return bool(part["brier"] <= MOST_BRIER and right and part["accused_by_program"] == 0)

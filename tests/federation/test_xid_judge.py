@@ -60,7 +60,7 @@ def test_a_shares_answer_is_the_posterior_of_a_grid() -> None:
 
     def beta(p: float, a: float, b: float) -> float:
         norm = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b))
-        return norm * p ** (a - 1) * (1 - p) ** (b - 1)
+        return float(norm * p ** (a - 1) * (1 - p) ** (b - 1))
 
     def mean(a: float, b: float, failed: int, ran: int) -> float:
         return sum(beta(p, a, b) * p**failed * (1 - p) ** (ran - failed) for p in grid) / len(grid)

@@ -136,11 +136,14 @@ def _outcomes(
     found: defaultdict[str, Counter[Cause]] = defaultdict(Counter)
     for one in attempts:
         cause = helped.get((one.unit, one.attempt)) or (_fixed(one) if one.said else None)
-        for code in codes[one.unit, one.attempt] if cause else ():
-            found[code][cause] += 1
+        if cause is not None:
+            for code in codes[one.unit, one.attempt]:
+                found[code][cause] += 1
     return dict(found)
 
 
 def _fixed(attempt: Attempt) -> Cause | None:
     cause = REASONS_OF_ROUNDS.get(counted_as(attempt.cause.reason, attempt.cause.domain))
-    return cause and ("hardware" if cause.domain is Domain.INFRASTRUCTURE else "program")
+    if cause is None:
+        return None
+    return "hardware" if cause.domain is Domain.INFRASTRUCTURE else "program"
