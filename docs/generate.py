@@ -43,6 +43,7 @@ from pharoah_kubernetes.settings import KubernetesSettings
 from pharoah_kubernetes.verb import KubernetesRow
 from pharoah_nodes.check import NodeCheck
 from pharoah_slurm.verb import SlurmRow
+from provider_server.fleet import node_codes
 from provider_server.fleet.hints import node_placement, node_probes
 from provider_server.program.operations import admin, overview as provider_overview, preflight
 from provider_server.program.reporting import findings_text, hazard_text, outage_text
@@ -203,6 +204,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider nodes placement": list[node_placement.PlacedNode],
     "pharoah-provider nodes probes": list[node_probes.ProbeVisit],
     "pharoah-provider nodes own-failures": list[own_events.OwnFailuresRow],
+    "pharoah-provider nodes codes": list[node_codes.NodeCodeRow],
     "pharoah-provider rounds releases": list[rounds.ReleaseRow],
     "pharoah-provider rounds releases ROUND_ID": list[rounds.CellRow],
     "pharoah-provider rounds ledger": list[rounds.LedgerRow],

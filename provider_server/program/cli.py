@@ -98,7 +98,14 @@ _add_group(
 _add_group(
     FLEET,
     group("nodes", "Learn from telemetry which nodes fail, and plan by it."),
-    *("contexts.contexts", "hazard.hazard", "recipe.recipe", "contexts.repaired", "own_failures.own_failures"),
+    *(
+        "contexts.contexts",
+        "hazard.hazard",
+        "recipe.recipe",
+        "contexts.repaired",
+        "own_failures.own_failures",
+        "codes.codes",
+    ),
     *("snapshots.snapshot", "snapshots.changes", "serve.watch"),
     *("nodes.placement", "nodes.probes", "spares.spares"),
 )

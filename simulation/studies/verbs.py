@@ -70,6 +70,7 @@ STUDIES = (
         "diagnosis.explanations",
     ),
     Study("sureness", "How sure may a diagnosis be, by what it rests on?", "diagnosis.sureness"),
+    Study("xid", "How often is an error of a GPU called hardware where it is?", "xid"),
     Study("syndromes", "Which hangs and slow ranks of real jobs are told right, and how soon?", "syndromes"),
     Study("odd-ranks", "Does the observer say what is odd about a rank of a real job, and which?", "odd_ranks"),
     Study("stragglers", "Do our what-if slowdowns agree with those that ByteDance published?", "stragglers"),

@@ -99,6 +99,7 @@ SMALL: dict[str, tuple[dict[str, Any], Callable[[Any], object]]] = {
     "looks": ({"seeds": 1, "only": NULLS}, looks),
     "scale": ({}, scale),
     "two-sided": ({}, lambda found: found["provider"]["right"] > 20),
+    "xid": ({}, lambda found: found["planted"]["accused_by_program"] == 0 < found["planted"]["called"]),
     "world": ({"outages": TRACE, "draws": 2, "seeds": 0}, lambda found: found["half"] == "second"),
 }
 

@@ -14,7 +14,7 @@ from tests.support import schemas
 
 FIGURES = (  # studies whose JSON has figures by name, as many as there are parts
     *("audit", "confirm", "cost", "diagnosis", "explanations", "gpu", "install-size", "labelled-logs"),
-    *("odd-ranks", "overhead", "poison", "replacement", "stragglers", "sureness", "syndromes", "two-sided"),
+    *("odd-ranks", "overhead", "poison", "replacement", "stragglers", "sureness", "syndromes", "two-sided", "xid"),
 )
 NO_SCHEMA = {f"pharoah-sim study {name}": "figures by name" for name in FIGURES}
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from federation.base.reading import DEFAULT_LIMITS, CappedReader, ReadLimits
 from federation.protocol.causes import Domain
+from federation.protocol.xid_codes import CAUSED_BY, XID_LINE
 from tenant_client.doctor.sources.cues import match_line, table
 from tenant_client.doctor.sources.evidence import Evidence, Role
 from tenant_client.doctor.sources.links import without_survived
@@ -23,8 +24,6 @@ from tenant_client.doctor.sources.xid import XIDS, Xid, XidRole
 SOURCE = "kernel_log"
 _TEXT = 400
 _MOST_KINDS = 4096
-_XID = re.compile(r"(?<!S)Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F:.]+)\): (\d{1,6})\b(.*)", re.ASCII)
-_CAUSED_BY = re.compile(r"caused by previous Xid (\d{1,6})", re.ASCII)
 _SXID = re.compile(r"SXid \((?:PCI:)?[0-9a-fA-F:.]+\): (\d+)(.*)", re.ASCII)
 _SLEEPS = re.compile(r"PM: (?:suspend |hibernation: hibernation )e")
 _SHAPES = re.compile(
@@ -64,10 +63,10 @@ class KernelLines:
         return Evidence(*said, domain=found.domain, advice=found.advice)
 
     def _xid(self, text: str) -> _Said | None:
-        found = _XID.search(text)
+        found = XID_LINE.search(text)
         if not found:
             return None
-        earlier = _CAUSED_BY.search(found[3])
+        earlier = CAUSED_BY.search(found[3])
         if earlier:
             blamed = XIDS.get(int(earlier[1]))
             if blamed is None or not blamed.reason:
@@ -100,7 +99,7 @@ def _sxid(text: str) -> _Said | None:
 
 def code_of(evidence: Evidence) -> int | None:
     """The Xid that a piece of evidence is about; None for everything else."""
-    found = _XID.search(evidence.text)
+    found = XID_LINE.search(evidence.text)
     return int(found[2]) if found else None
 
 

@@ -17,6 +17,7 @@ from federation.protocol.causes import Domain
 from tenant_client.doctor.advice.after_failure import next_command
 from tenant_client.doctor.advice.incompatibilities import Known
 from tenant_client.doctor.advice.log_scan import known_in
+from tenant_client.doctor.advice.own_codes import NOTHING_OWN, JudgedLine, OwnCodes, judged, own_codes
 from tenant_client.doctor.diagnosis.diagnose import Diagnosis, UnknownLine, explain, hints
 from tenant_client.doctor.diagnosis.filter_rules import FILE, load_rules, pattern_of
 from tenant_client.doctor.diagnosis.lessons import Lessons, bare, load_lessons, save_lessons
@@ -70,12 +71,14 @@ def diagnose(
     own = {run.name.rpartition("-")[0] for path in paths for run in path.resolve().parents if _is_run(home, run)}
     precedents = _precedents(home, diagnosis.reason, telling_lines(diagnosis, gathered, dropped), own)
     known = known_in(paths, diagnosis.reason)
+    evidence = judged(gathered.evidence, _own_codes(home), job or next(iter(own), ""))
     if as_json:
-        show_json(Told.of(diagnosis, shown, precedents, known, gathered.taken_for))
+        show_json(Told.of(diagnosis, shown, precedents, known, gathered.taken_for, evidence))
     else:
         sure = sureness_of(diagnosis)
         show(diagnosis.sentence, *([f"  {sure.words}"] if sure else []))
         show(*([f"  do: {diagnosis.advice}"] if diagnosis.advice else []))
+        show(*(f"  {sentence}" for sentence in dict.fromkeys(one.judgement for one in evidence if one.code)))
         show(*(f"  then {later.reason}, {later.where}: {later.text[:120]}" for later in diagnosis.cascade))
         show(*(f"  unusual line ({hint.count}×): {hint.example}" for hint in shown))
         show(*(f"  {line}" for line in like(precedents)))
@@ -115,6 +118,18 @@ def _precedents(home: Path, reason: str, lines: Sequence[str], but: Collection[s
     except (OSError, sqlite3.DatabaseError) as error:
         warn(f"the journal cannot be read, going on without precedents: {error}")
         return ()
+
+
+def _own_codes(home: Path) -> OwnCodes:
+    """Where own runs saw error codes of GPUs; nothing where the home has no journal or it cannot be read."""
+    try:
+        if not (home / "tenant.db").exists():
+            return NOTHING_OWN
+        with closing(open_database(home / "tenant.db")) as connection:
+            return own_codes(connection)
+    except (OSError, sqlite3.DatabaseError) as error:
+        warn(f"the journal cannot be read, judging error codes without it: {error}")
+        return NOTHING_OWN
 
 
 def teach(
@@ -193,7 +208,8 @@ _MOST_LINE, _MOST_SHOWN, _MOST_MATCHES, _MOST_KNOWN = 4096, 160, 5, 3
 class Told:
     """`place` is the file and line of the root, `sure` is None where nobody measured it, `hints` are for unknown.
 
-    `known` is what is known of the versions that the logs name, `taken_for` what each file was read as.
+    `known` is what is known of the versions that the logs name, `taken_for` what each file was read as. `evidence` is
+    all of it, with what an error code of a GPU says of the hardware.
     """
 
     reason: str
@@ -211,6 +227,7 @@ class Told:
     precedents: tuple[Precedent, ...]
     known: tuple[Known, ...]
     taken_for: Mapping[str, str]
+    evidence: tuple[JudgedLine, ...]
 
     @classmethod
     def of(
@@ -220,6 +237,7 @@ class Told:
         precedents: Sequence[Precedent],
         known: Sequence[Known],
         taken_for: Mapping[str, str],
+        evidence: tuple[JudgedLine, ...],
     ) -> "Told":
         """The same diagnosis, spelt out."""
         return cls(
@@ -238,4 +256,5 @@ class Told:
             precedents=tuple(precedents),
             known=tuple(known),
             taken_for=dict(taken_for),
+            evidence=evidence,
         )

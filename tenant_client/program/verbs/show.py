@@ -14,16 +14,19 @@ from federation.base.pinned_directory import is_pinned
 from federation.base.screen import show, show_json
 from federation.base.sqlite import Connection, reporting
 from federation.base.visible import counted_as
+from federation.protocol.xid_codes import code_of
 from tenant_client.doctor.advice.after_failure import after_failure, next_command
 from tenant_client.doctor.advice.explanation import FailureSide, explain
 from tenant_client.doctor.advice.failure_facts import Known, facts_of, newest
 from tenant_client.doctor.advice.found import to_do
+from tenant_client.doctor.advice.own_codes import JudgedLine, judged, own_codes
 from tenant_client.doctor.diagnosis.precedents import Precedent
 from tenant_client.doctor.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.excerpts import Excerpts
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
+from tenant_client.doctor.sources.evidence import Evidence, Role
 from tenant_client.doctor.sources.reasons import UNKNOWN
 from tenant_client.program.verbs.console import Home, Latest, Lease, journalled, require, say_error
 from tenant_client.rounds.disclosure.happened import ExplainedAttempt
@@ -73,7 +76,7 @@ class ShownJob:
     """The newest attempt of a job. `name` is the job's own name, `job` that of its lease; times are seconds since 1970.
 
     `both_sides` is the first cause over both sides, None for an attempt without trouble. `joined`: the
-    home is in a federation, and so has another side.
+    home is in a federation, and so has another side. `codes` are the lines with an error code of a GPU.
     """
 
     version: int
@@ -89,6 +92,7 @@ class ShownJob:
     precedents: ShownPrecedents
     both_sides: ExplainedAttempt | None
     joined: bool
+    codes: tuple[JudgedLine, ...] = ()
 
 
 def summary(home: Home, job: Lease = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
@@ -178,6 +182,7 @@ def _of(connection: Connection, attempt: Attempt) -> ShownJob:
         precedents=ShownPrecedents(incident.helped if incident else "", incident.precedents if incident else ()),
         both_sides=_both_sides(connection, attempt),
         joined=is_pinned(connection),
+        codes=_codes(connection, attempt),
     )
 
 
@@ -187,6 +192,23 @@ def _evidence(connection: Connection, attempt: Attempt, masked: tuple[str, ...])
     lines = tuple(one.text for one in excerpt.lines) or masked
     near = excerpt.near(place, _MOST_LINES) or lines[:_MOST_LINES]
     return ShownEvidence(excerpt.at, f"{file}:{number}" if line else "", near, lines, attempt.findings)
+
+
+def _codes(connection: Connection, attempt: Attempt) -> tuple[JudgedLine, ...]:
+    """What the codes in an attempt's kept lines, else in its cause, say of the hardware."""
+    cause = attempt.cause
+    if attempt.state is AttemptState.SUCCEEDED:
+        return ()
+    lines = [
+        (f"{one.file}, line {one.line}", one.text)
+        for one in Excerpts(connection).of(attempt.unit, attempt.attempt).lines
+    ]
+    kept = [one for one in lines if code_of(one[1])] or [(cause.place, cause.sentence)]
+    seen = [
+        Evidence(cause.reason, Role.ROOT, "", where, 0, text, host=cause.host, gpu=cause.gpu) for where, text in kept
+    ]
+    found = judged(seen, own_codes(connection), attempt.unit) if code_of(kept[0][1]) else ()
+    return tuple({one.judgement: one for one in found}.values())
 
 
 def _both_sides(connection: Connection, attempt: Attempt) -> ExplainedAttempt | None:
@@ -204,6 +226,7 @@ def _lines(found: ShownJob) -> Iterator[str]:
     what = f"{found.job} ({found.name})" if found.name else found.job
     yield f"{what} attempt {found.attempt}: {found.state}{ran}{steps}, began {began:%Y-%m-%d %H:%M:%S}"
     yield from (f"  {line}" for line in _cause_lines(found))
+    yield from (f"  {one.judgement}" for one in found.codes)
     yield from (f"  {line}" for line in _finding_lines(found.evidence))
     yield from (f"  {line}" for line in _place_lines(found.evidence))
     yield from (f"  line: {line}" for line in found.evidence.near)

@@ -421,3 +421,15 @@ def test_own_failures_are_read_from_telemetry(held: Path, tmp_path: Path) -> Non
     file = telemetry(tmp_path / "telemetry.parquet")
     (row,) = told("nodes", "own-failures", "--home", home, "--file", file, "--start", START, "--end", START + HOURS)
     assert row["failures"] > row["on_leases"] == len(recorded(home)) >= 2
+
+
+def test_codes_of_own_gpus_are_judged_from_telemetry_with_leases_and_without(held: Path, tmp_path: Path) -> None:
+    home = with_lease(held, tmp_path, float(START), "n1")
+    file = telemetry(tmp_path / "telemetry.parquet")
+    words = "nodes", "codes", "--file", file, "--start", START, "--end", START + HOURS, "--home"
+    found = told(*words, home)
+    assert {row["code"] for row in found} == {"79"}
+    assert all(0.5 < row["hardware_probability"] <= 1.0 for row in found)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    assert {row["node"] for row in told(*words, alone)} == {row["node"] for row in found}

@@ -1,0 +1,68 @@
+"""Error codes of own GPUs over leases: a bad node, a bad job, and what an operator without tenants sees."""
+
+from collections.abc import Sequence
+
+from crypto.ids import LeaseId, TenantId
+from federation.protocol.xid_judge import DECIDED
+from provider_server.fleet.leases import Lease
+from provider_server.fleet.node_codes import CodeEvent, Held, NodeCodeRow, held, node_codes
+
+# Ten jobs, a day each, one after the other on each of four nodes.
+LEASES = [
+    Held(f"n{node}", f"job-{(day + node) % 10}", 24.0 * day, 24.0 * (day + 1)) for node in range(4) for day in range(10)
+]
+
+
+def rows(events: Sequence[CodeEvent], leases: Sequence[Held] = LEASES) -> dict[tuple[str, str], NodeCodeRow]:
+    return {(row["node"], row["code"]): row for row in node_codes(events, leases)}
+
+
+def test_one_node_under_many_jobs_is_the_hardware() -> None:
+    found = rows([CodeEvent("n1", "31", 24.0 * day + 5) for day in (1, 3, 4, 6, 8)])["n1", "31"]
+    assert found["hardware_probability"] >= DECIDED
+    assert found["events"] == 5
+    assert found["judgement"].startswith("Xid 31: the hardware")
+
+
+def test_one_job_on_every_node_is_the_jobs_code() -> None:
+    mine = [one for one in LEASES if one.job == "job-7"]
+    found = rows([CodeEvent(one.node, "31", one.start_h + 1) for one in mine])
+    assert len(found) == 4
+    assert all(row["hardware_probability"] < 0.01 for row in found.values())
+    assert "the job's code" in found["n0", "31"]["judgement"]
+
+
+def test_without_leases_the_code_alone_is_told_and_several_times_are_no_several_jobs() -> None:
+    once, often = rows([CodeEvent("a", "31", 1.0)], []), rows([CodeEvent("a", "31", hour) for hour in (1.0, 9.0)], [])
+    assert once["a", "31"]["hardware_probability"] == often["a", "31"]["hardware_probability"] < 0.1
+    assert rows([CodeEvent("a", "99999", 1.0)], []) == {}
+
+
+def test_idle_nodes_are_no_job_that_fails_everywhere() -> None:
+    found = rows([CodeEvent(node, "79", 1.0) for node in "abcd"], [])
+    assert all(row["hardware_probability"] > 0.8 for row in found.values())
+
+
+def test_what_follows_within_the_hour_is_told_from_what_it_follows() -> None:
+    together, apart = ([CodeEvent("n1", "48", 5.0), CodeEvent("n1", "45", hour)] for hour in (5.2, 50.0))
+    assert rows(together)["n1", "45"]["hardware_probability"] >= DECIDED
+    assert rows(apart)["n1", "45"]["hardware_probability"] < 0.5
+
+
+def test_repairs_after_a_code_teach() -> None:
+    events = [CodeEvent("n1", "119", 5.0), CodeEvent("n2", "119", 7.0)]
+    before, after = (
+        {row["node"]: row["hardware_probability"] for row in node_codes(events, [], repairs)}
+        for repairs in ((), (("n1", 30.0), ("n1", 40.0), ("n2", 3.0)))
+    )
+    assert after["n2"] > before["n2"]
+
+
+def test_leases_of_one_workload_are_one_job() -> None:
+    lease, other = (
+        Lease(LeaseId(bytes([number]) * LeaseId.length), TenantId(bytes(TenantId.length)), 1, 0.0, 9.0, labels)
+        for number, labels in ((1, {"subarchetype": "ab"}), (2, {}))
+    )
+    assert held([(lease, ("n1", "n2")), (other, ("n1",))]) == [
+        Held("n1", "ab", 0.0, 9.0), Held("n2", "ab", 0.0, 9.0), Held("n1", str(other.lease), 0.0, 9.0),
+    ]  # fmt: skip
