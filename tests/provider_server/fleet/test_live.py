@@ -423,7 +423,7 @@ def token(context: int, level: int) -> str:
 
 def rates(*known: tuple[int, str, float]) -> Rates:
     entries = tuple(HazardEntry(Token.fromhex(token(1, level)), band, r, r / 2, 2 * r) for level, band, r in known)
-    return Rates(Bundle(1, 0, 168, (), (), entries, None, (0.0, 24.0, 168.0)), token)
+    return Rates(Bundle(1, 0, 168, (), (), entries, None, (0.0, 24.0, 168.0)), token, [1])
 
 
 def state(level: int, *, heard: bool = True) -> NodeState:
