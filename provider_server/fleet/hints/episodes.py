@@ -136,7 +136,7 @@ class HintLimits:
 
     raise_ratio: float = 1.5
     raise_ratio_low: float = 1.0
-    raise_excess: float = 0.05
+    raise_excess: float = 0.02
     looks: int = 2
     clear_ratio: float = 1.3
     clear_share: float = 0.5

@@ -35,7 +35,10 @@ def pooled(seen: Ratios) -> Ratios:
 
 
 def _between(log: Floats, weight: Floats) -> float:
-    """The variance between contexts beyond that of their estimates; 0 where they differ no more than these do."""
+    """The variance between contexts beyond that of their estimates, which is 0 where they differ no more than these do.
+
+    It is taken for known: where contexts differ a little, an interval of 95% holds somewhat less.
+    """
     total = float(weight.sum())
     excess = float(weight @ (log - weight @ log / total) ** 2) - (len(log) - 1)
     return max(0.0, excess / (total - float(weight @ weight) / total))
