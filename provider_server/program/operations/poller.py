@@ -233,9 +233,7 @@ class Live:
                 if told and (hazard := view.granted(lease.lease, nodes, level)) is not None:
                     yield hazard
 
-    def _hazards(
-        self, view: View, placed: Sequence[Placed], running: Set[LeaseId], at_h: float
-    ) -> list[LeaseHazard]:
+    def _hazards(self, view: View, placed: Sequence[Placed], running: Set[LeaseId], at_h: float) -> list[LeaseHazard]:
         counts: Counter[str] = Counter()
         counts[UNPLACED] = len(running - {lease.lease for lease, _ in placed})
         found: list[LeaseHazard] = []

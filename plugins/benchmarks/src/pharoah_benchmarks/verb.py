@@ -12,6 +12,7 @@ from federation.base.console import AsJson, Verb, group
 from federation.base.screen import show, show_json
 from federation.base.visible import counted_as
 from pharoah_benchmarks.catalogue import JOBS, Job, Precision, SizeName
+from pharoah_benchmarks.inject.verb import inject
 from pharoah_benchmarks.record import context_of, record, running
 from pharoah_benchmarks.run import Asked, CannotRun, Ran, gpus_of, run as run_job
 from provider_server.fleet.learning.benchmark_jobs import OK
@@ -121,3 +122,6 @@ def _lines(ran: Ran) -> list[str]:
         *([f"  {ran.said}"] if ran.said else []),
         f"archetype {ran.archetype or 'not described'}",
     ]
+
+
+benchmark.command(cls=Verb)(inject)
