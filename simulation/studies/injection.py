@@ -10,7 +10,7 @@ fault. Differences are paired by trace, their intervals of resampled traces.
 
 import gzip
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,9 +37,10 @@ from provider_server.fleet.analysis.injected import INJURED, Trace, read
 from simulation.studies.study import Quick, Seed, Table
 
 RECORDED = Path(__file__).with_suffix(".jsonl.gz")
+GAUGES = ("gpu_temperature", "clock_offset")
 REPEATS = 3  # of what is played
 MINUTES = 60.0  # of a window
-DRAWS = 1000
+DRAWS, FITS = 1000, 20  # resampled differences, and fits
 CHOSEN = {  # half-life and unit, before anything was fitted
     "ecc_corrected": (72.0, 4.0),
     "rows_remapped_correctable": (336.0, 0.5),
@@ -65,13 +66,13 @@ def recorded(file: Path) -> list[Trace]:
 
 
 def _signal(metric: str, half_life: float, unit: float) -> Signal:
-    summary = "mean" if metric in ("gpu_temperature", "clock_offset") else "increase"
-    return Signal(metric, summary, half_life, unit, words="of a study", reason="of a study", source="of a study")
+    words = "of a study"
+    return Signal(metric, "mean" if metric in GAUGES else "increase", half_life, unit, words, words, words)
 
 
-def _halves(traces: Iterable[Trace]) -> tuple[list[Group], list[Group]]:
-    traces = list(traces)
-    return tuple(by_job(one for one in traces if one.label.is_held_out is side) for side in (False, True))  # type: ignore[return-value]
+def _halves(traces: Sequence[Trace]) -> tuple[list[Group], list[Group]]:
+    early, late = (by_job(one for one in traces if one.label.is_held_out is side) for side in (False, True))
+    return early, late
 
 
 class Judged(msgspec.Struct, frozen=True):
@@ -100,21 +101,27 @@ def _auroc(bad: Floats, good: Floats) -> float:
     return float((ranks.sum() - len(bad) * (len(bad) + 1) / 2.0) / (len(bad) * len(good)))
 
 
-def _compared(early: Sequence[Group], late: Sequence[Group], rows: Sequence[Fitted], seed: int) -> dict[str, Any]:
-    """Both tables on the half that was held out."""
+def _compared(job: str, early: Sequence[Group], late: Sequence[Group], rows: Sequence[Fitted], seed: int) -> Any:
+    """Both tables on the half that was held out of one job; of `moved` kinds some metric told in the other half."""
     chosen = judge(early, late, [_signal(metric, *numbers) for metric, numbers in CHOSEN.items()])
     fitted = judge(early, late, [_signal(row.metric, row.half_life_h, row.unit) for row in rows])
     ahead, rng = np.array(fitted.minutes) - np.array(chosen.minutes), np.random.default_rng([seed, 30])
     again = ahead[rng.integers(0, len(ahead), (DRAWS, len(ahead)))].mean(axis=1)
     kinds = [label.kind for group in late for label in group.labels]
+    known = {one.kind for row in rows for one in row.moved if one.job == job}
+    seen = [group.take([at for at, kind in enumerate(kinds) if kind in known]) for group in late]
     by_kind = {kind: [one for one, at in zip(fitted.minutes, kinds, strict=True) if at == kind] for kind in kinds}
     sides = {"fitted": fitted, "chosen": chosen}
+    moved = judge(early, seen, [_signal(row.metric, row.half_life_h, row.unit) for row in rows])
     return {
         "traces": len(ahead),
         **{f"auroc_windows_{name}": side.auroc_windows for name, side in sides.items()},
         **{f"auroc_nodes_{name}": side.auroc_nodes for name, side in sides.items()},
         **{f"minutes_{name}": float(np.mean(side.minutes)) for name, side in sides.items()},
         **{f"warned_share_{name}": float(np.mean(np.array(side.minutes) > 0)) for name, side in sides.items()},
+        "auroc_windows_moved": moved.auroc_windows,
+        "auroc_nodes_moved": moved.auroc_nodes,
+        "warned_share_moved": float(np.mean(np.array(moved.minutes) > 0)),
         "minutes_ahead": float(ahead.mean()),
         "minutes_ahead_interval": [float(one) for one in np.percentile(again, [2.5, 97.5])],
         "minutes_by_kind": {kind: float(np.mean(all_)) for kind, all_ in by_kind.items()},
@@ -128,11 +135,13 @@ def run(
     quick: Quick = False,
 ) -> Table:
     """Build-up that is fitted to injected faults, beside what was chosen, on kinds and doses that were held out."""
-    parts = {"live": _halves(recorded(traces)), "played": _halves(played(seed))}
+    judged: dict[str, Any] = {}
     rows: list[Fitted] = []
-    figures: dict[str, Any] = {}
-    for name, (early, late) in parts.items():
-        found = fit(early, np.random.default_rng([seed, 31]), draws=2 if quick else 40)
-        figures[name] = _compared(early, late, found, seed)
+    for some in (recorded(traces), played(seed)):
+        early, late = _halves(some)
+        found = fit(early, np.random.default_rng([seed, 31]), draws=2 if quick else FITS)
         rows += found
-    return Table({**figures, "rows": [msgspec.to_builtins(row) for row in rows], "telling": telling(rows)})
+        for group in late:
+            job = group.labels[0].job
+            judged[job] = _compared(job, [one for one in early if one.labels[0].job == job], [group], found, seed)
+    return Table({"judged": judged, "rows": [msgspec.to_builtins(row) for row in rows], "telling": telling(rows)})

@@ -111,7 +111,8 @@ def _scored(totals: Floats, has_peers: Floats, unit: float, counts: bool) -> Flo
 
 
 def _middle(peers: Floats) -> Floats:
-    return np.asarray(np.nanmedian(peers, axis=1)[:, None, None], np.float64)
+    middle = np.median(peers, axis=1)
+    return np.asarray((np.nanmedian(peers, axis=1) if np.isnan(middle).any() else middle)[:, None, None], np.float64)
 
 
 def healthy(found: Floats, group: Group) -> list[Floats]:
@@ -203,8 +204,9 @@ def _least_unit(groups: Sequence[Group], metric: str, half_life: float, budget: 
 
 
 def _least_counted(group: Group, metric: str) -> float:
+    """One, an hour, where nothing less was ever counted."""
     values = group.values[metric]
-    return float(np.min(values[values > 0.0], initial=np.inf))
+    return float(np.min(values[values > 0.0], initial=_per_hour(metric, group.labels[0].window_s)))
 
 
 def _false(found: Sequence[tuple[Floats, Group]]) -> float:
@@ -235,7 +237,8 @@ def node_scores(group: Group, table: Sequence[Signal]) -> Floats:
 def threshold_of(tables: Iterable[tuple[Floats, Group]], budget: float = FALSE_PER_MONTH) -> float:
     """The least score that healthy nodes reach no more often than the budget."""
     series = [one for found, group in tables for one in healthy(found, group)]
-    return next(at for at in np.arange(0.05, CAP + 1.0, 0.05).tolist() if false_per_month(series, at) <= budget)
+    tried = np.arange(0.05, CAP + 1.0, 0.05).tolist()
+    return float(next(at for at in tried if false_per_month(series, at) <= budget))
 
 
 Metrics = Mapping[str, tuple[str, ...]]

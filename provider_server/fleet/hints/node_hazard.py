@@ -58,6 +58,8 @@ SUSPICIONS: Mapping[str, Suspicion] = MappingProxyType(
         "cpu_throttles": Suspicion.HOST,
         "disk_media_errors": Suspicion.STORAGE,
         "nfs_retransmissions": Suspicion.STORAGE,
+        "tcp_retransmits": Suspicion.INTERCONNECT,
+        "tcp_errors": Suspicion.INTERCONNECT,
     }
 )
 

@@ -75,8 +75,7 @@ def test_kind_and_dose_alone_say_what_is_held_out() -> None:
 def test_scores_are_those_of_build_up(metric: str, half_life: float, unit: float) -> None:
     """Of a fleet of all peers and one injured node, which do not move the median."""
     one = group(0.2)
-    summary = "increase" if metric == ECC else "mean"
-    table = [Signal(metric, summary, half_life, unit, words="w", reason="r", source="s")]
+    table = [Signal(metric, "increase" if metric == ECC else "mean", half_life, unit, "words", "reason", "source")]
     build_up, found = BuildUp(table=table), scores(one, metric, half_life, unit)
     for hour in range(90):
         values = one.values[metric][hour, :, 0].tolist()
