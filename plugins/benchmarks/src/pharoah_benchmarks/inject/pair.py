@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import which
 
 from pharoah_benchmarks.inject import telemetry, undo, wire, worker
 from pharoah_benchmarks.inject.groups import Group
@@ -40,6 +41,8 @@ class Pair:
 @contextmanager
 def pair(job: str, folder: Path) -> Iterator[Pair]:
     """A pair that makes steps; CannotRun where it does not within `START_S`."""
+    if missing := [tool for tool in ("ip", "nsenter", "unshare") if which(tool) is None]:
+        raise CannotRun(f"{missing[0]} is not installed", hint="install iproute2 and util-linux")
     name = f"pharoah-inject-{os.getpid()}"
     with ExitStack() as stack:
         guard = subprocess.Popen(
@@ -123,7 +126,8 @@ def _connect(process: int, device: str, address: str) -> None:
     ):
         told = subprocess.run(words, capture_output=True, text=True, check=False)
         if told.returncode:
-            raise CannotRun(f"{' '.join(words)} failed: {told.stderr.strip()[:200]}", hint="is iproute2 installed?")
+            said = f"{' '.join(words)} failed: {told.stderr.strip()[:200]}"
+            raise CannotRun(said, hint="faults are injected by root")
 
 
 def _until_it_trains(made: Pair) -> None:
