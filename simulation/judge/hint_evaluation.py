@@ -10,17 +10,17 @@
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
 from crypto.ids import LeaseId
 from federation.protocol.bundle import Bundle
-from federation.protocol.life_table import PER_NODE_HOURS
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.service_messages import Action, HintState, Suspicion
 from provider_server.fleet.hints.episodes import Draft, Episodes, HintLimits, LeaseHazard, NodeHazard, lease_hazard
+from provider_server.fleet.hints.node_hazard import with_pooled_ratios
 from simulation.cloud import degradation
 from simulation.cloud.profiles import Floats, Ints
 from simulation.judge.user_loop import WARNED_H, WITHIN_H, Costs, Trial, World, learning_weeks
@@ -61,14 +61,10 @@ class Hazards:
         self._leases: dict[tuple[int, int, int, tuple[int, ...]], LeaseHazard | None] = {}
         for number, bundle in enumerate(bundles):
             entries = bundle.hazards if bundle else ()
-            found = {(trial.places[str(one.context_level)], int(one.band)): one for one in entries}
-            for ((context, level), band), one in found.items():
-                usual = found.get(((context, 0), band))
-                if usual is not None:
-                    rate, low, high = (value / PER_NODE_HOURS for value in (one.rate, one.rate_low, one.rate_high))
-                    suspicion = Suspicion.MEMORY if level else Suspicion.UNCLEAR
-                    node = NodeHazard(rate, low, high, usual.rate / PER_NODE_HOURS, suspicion, level)
-                    self._nodes[number, context, band, level] = node
+            named = {(*trial.places[str(one.context_level)], one.band): one for one in entries}
+            for (context, level, band), node in with_pooled_ratios(named).items():
+                suspicion = Suspicion.MEMORY if level else Suspicion.UNCLEAR
+                self._nodes[number, context, int(band), level] = replace(node, suspicion=suspicion)
 
     def lease(self, bundle: int, context: int, band: int, levels: tuple[int, ...]) -> LeaseHazard | None:
         """The danger of a lease whose nodes have these levels, in order; None where the bundle does not know them."""
@@ -109,7 +105,8 @@ def watch(world: World, bundles: Sequence[Bundle | None], context: Ints) -> Told
         row, some = int(courses.lease[begin]), slice(changes[number], changes[number + 1])
         columns = seen.hour[some], seen.node[some] - begin, seen.level[some]
         events = list(zip(*(column.tolist() for column in columns), strict=True))
-        look = Looks(hazards, int(placed[row]), _cells(world, row, float(courses.hours[begin])))
+        cells = _cells(world, row, float(courses.hours[begin]))
+        look = Looks(hazards, int(placed[row]), int(courses.level[begin]), cells)
         if said := look.at(seen.start[begin:end].tolist(), events):
             hints[row] = said
     return Told(hints, failed_h)
@@ -127,17 +124,18 @@ def _cells(world: World, row: int, hours: float) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class Looks:
-    """The hourly looks at one lease."""
+    """The hourly looks at one lease, which was granted at `level`."""
 
     hazards: Hazards
     context: int
+    level: int
     cells: Sequence[tuple[int, int, int]]
 
     def at(self, levels: list[int], changes: Sequence[tuple[int, int, int]]) -> list[Draft]:
         """What is said of a lease whose nodes begin at these levels; a change is an hour, a node and its new level."""
         if not changes and not self._says_anything(levels):
             return []
-        episodes, said, coming = Episodes(LIMITS), [], list(reversed(changes))
+        episodes, said, coming = self._granted(len(levels)), [], list(reversed(changes))
         for hour, bundle, band in self._hours():
             while coming and coming[-1][0] <= hour:
                 _, node, levels[node] = coming.pop()
@@ -146,10 +144,16 @@ class Looks:
 
     def _says_anything(self, levels: Sequence[int]) -> bool:
         """Whether a lease whose nodes keep their levels is told anything: the first looks in each cell decide."""
-        episodes = Episodes(LIMITS)
+        episodes = self._granted(len(levels))
         return any(levels) and any(
             self._look(episodes, hour, bundle, band, levels) for hour, bundle, band in self._hours(LIMITS.looks)
         )
+
+    def _granted(self, nodes: int) -> Episodes:
+        episodes, (_, bundle, band) = Episodes(LIMITS), self.cells[0]
+        hazard = self.hazards.lease(bundle, self.context, band, (self.level,) * nodes)
+        episodes.granted([] if hazard is None else [hazard])
+        return episodes
 
     def _hours(self, most: int | None = None) -> Iterator[tuple[int, int, int]]:
         """Hour by hour, with bundle and band; `most` hours of each cell."""

@@ -47,6 +47,7 @@ STUDIES = (
     Study("epochs", "What remains known when tokens change with the epoch?", "epochs"),
     Study("first-weeks", "What is public experience worth before a fleet has seen its own failures?", "first_weeks"),
     Study("experiments", "How soon do stand-ins on idle nodes find what nobody sees?", "experiments"),
+    Study("injection", "Which signals foretell which injected faults, how early, and what is that worth?", "injection"),
     Study("looks", "How many false accusations does a year of bundles make?", "looks"),
     Study("impact", "What are checks and hints worth to those who heed them?", "impact"),
     Study("check-history", "What does a tenant's own history add to its checks?", "check_history"),

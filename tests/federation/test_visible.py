@@ -201,6 +201,8 @@ WRITERS = {
     "tenant_client/doctor/run/hook/sampler.py": "the folder of open files, counted",
     "plugins/benchmarks/src/pharoah_benchmarks/guard.py": "a pipe to the runner",
     "plugins/benchmarks/src/pharoah_benchmarks/record.py": "one line of a file by one write",
+    "plugins/benchmarks/src/pharoah_benchmarks/inject/wire.py": "a network device",
+    "plugins/benchmarks/src/pharoah_benchmarks/inject/worker.py": "files of a job that faults are injected into",
     "plugins/confirm/src/pharoah_confirm/machine.py": "a file on the disk that is tested",
     "federation/base/screen.py": "one line by one write, visible",
     "federation/transport/connections.py": "the folder of open files, read to find a connection's socket",

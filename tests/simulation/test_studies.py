@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.base.visible import json_text
+from provider_server.fleet.learning.signatures import metrics_of
 from simulation.cli import app
 from simulation.studies import impact
 from simulation.studies.study import Table
@@ -73,6 +74,14 @@ def looks(found: Any) -> None:
     assert all(row["called"] == row["false"] == 0 for row in rows if row["way"] == ways[1])
 
 
+def injection(found: Any) -> None:
+    for part in found["judged"].values():
+        assert part["minutes_fitted"] > 0.0
+        assert 0.0 <= part["auroc_nodes_fitted"] <= 1.0
+    signatures = metrics_of(["decoder", "graph"])
+    assert set(found["telling"]["decoder"]) | set(found["telling"]["graph"]) == signatures
+
+
 def scale(found: Any) -> None:
     assert [(row["tenants"], row["cells"]) for row in found["rows"]] == [(10, 400), (40, 400)]
     for row in found["rows"]:
@@ -95,6 +104,7 @@ SMALL: dict[str, tuple[dict[str, Any], Callable[[Any], object]]] = {
     "field": ({"seeds": 1, "only": ["null", "misreported_20"]}, field),
     "first-weeks": ({}, first_weeks),
     "impact": ({"seeds": 1, "first": True, "only": ["epsilon_1", "epsilon_1_closed_loop", impact.WITHOUT]}, impacts),
+    "injection": ({}, injection),
     "learning": ({"seeds": 1}, learning),
     "looks": ({"seeds": 1, "only": NULLS}, looks),
     "scale": ({}, scale),

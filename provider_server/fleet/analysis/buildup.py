@@ -67,6 +67,8 @@ class Signal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     words: Text
     reason: Text
     source: Text
+    half_life_range_h: tuple[Positive, Positive] | None = None
+    unit_range: tuple[Positive, Positive] | None = None
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS or self.summary not in METRICS[self.metric].summarise:

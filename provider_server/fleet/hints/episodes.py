@@ -7,7 +7,8 @@ Pure: time is an argument, and `Episodes.state()` holds everything that a restar
 - *Two conditions.* The ratio of a lease is that of its worst node, so it does not depend on how many healthy nodes the
   lease has. The excess of a lease is the number of failures above usual that it expects within the next hours. A hint
   needs both: a large ratio of a tiny hazard is not enough, nor a sum of many small ones.
-- *Change.* A hint reports change since the lease began; the state at its start was covered by `check`. Only a rise of
+- *Change.* A hint reports change since the lease was granted, at the level that its `check` was told (`granted`); where
+  that is not known, since the first look. Only a rise of
   the nodes' build-up levels above their lowest sum so far counts, with its share of the excess. Another age band or
   another bundle changes rates, not hardware, and raises no hint. The exception is `grave_ratio`.
 - *Episodes.* An episode ends once every look within `calm_h` hours was calm: the worst node below `clear_ratio`, or the
@@ -213,6 +214,11 @@ class Episodes:
     def known(self) -> frozenset[LeaseId]:
         """The leases that were looked at and not forgotten."""
         return frozenset(self._courses)
+
+    def granted(self, hazards: Iterable[LeaseHazard]) -> None:
+        """What leases were granted at, from which change counts; those that were looked at keep what they have."""
+        for hazard in hazards:
+            self._courses.setdefault(hazard.lease, _Course(hazard.strain, hazard.surplus))
 
     def ended(self, leases: Iterable[LeaseId]) -> None:
         """Forgets leases that have ended, with their episodes; no hint is needed then."""

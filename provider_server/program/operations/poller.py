@@ -22,9 +22,10 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Protocol
 
@@ -39,7 +40,7 @@ from federation.base.meanwhile import meanwhile
 from federation.protocol.bundle import Bundle
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.service_messages import Hint
-from provider_server.fleet.analysis.buildup import BuildUp, signals, signals_of
+from provider_server.fleet.analysis.buildup import LEVELS, BuildUp, signals, signals_of
 from provider_server.fleet.hints import node_reports
 from provider_server.fleet.hints.episodes import Draft, Episodes, LeaseHazard
 from provider_server.fleet.hints.node_hazard import NodeState, Rates, Standing, View, held_up, node_states
@@ -67,6 +68,7 @@ SETTLE_S = 120.0  # an hour's last samples are scraped, and perhaps written else
 STOP_S = 5.0
 LONGEST_H = 168  # no older hours are read after an outage: what happened before is forgotten anyway by half
 UNPLACED = "unplaced"
+Placed = tuple[Lease, tuple[str, ...]]  # a lease and its nodes
 RELOADED = ("telemetry", "live")  # sections of the settings that may change while the provider runs
 
 
@@ -209,24 +211,31 @@ class Live:
         running = {lease.lease for lease in self._provider.store.leases(at_h, at_h + 1e-6)}
         episodes.ended(episodes.known - running)  # a lease may have ended long before its end was told
         placed = self._provider.store.placed(at_h)
-        drafts = episodes.look(at_h, self._hazards(kept, states, placed, running, at_h))
+        view = self._view(kept, states, at_h)
+        episodes.granted(self._granted(view, kept, [one for one in placed if one[0].lease not in episodes.known]))
+        drafts = episodes.look(at_h, self._hazards(view, placed, running, at_h))
         if (after := episodes.state()) != before:
             tenant_of = {lease.lease: lease.tenant for lease, _ in placed}
             self._provider.store.hints.append([(tenant_of[draft.lease], draft) for draft in drafts], before, after)
         self._note(episodes, [draft.state.value for draft in drafts])
 
-    def _hazards(
-        self,
-        kept: Kept,
-        states: dict[str, NodeState],
-        placed: Sequence[tuple[Lease, tuple[str, ...]]],
-        running: Set[LeaseId],
-        at_h: float,
-    ) -> list[LeaseHazard]:
+    def _view(self, kept: Kept, states: dict[str, NodeState], at_h: float) -> View:
+        offsets = node_offsets.load(self._home).by_node(kept.contexts.of, hardware.load_repairs(self._home), at_h)
+        return View(states, kept.contexts.of, self._rates(kept), self.settings.live.within_hours, offsets)
+
+    def _granted(self, view: View, kept: Kept, placed: Sequence[Placed]) -> Iterator[LeaseHazard]:
+        """New leases at the level that their labels have; without those whose labels name no context of today."""
+        for lease, nodes in placed:
+            contexts = {context for node in nodes if (context := kept.contexts.of(node)) is not None}
+            for context, level in product(sorted(contexts), range(LEVELS)):
+                labels = self._provider.context_labels(lease.start_h, label_of(context), level)
+                told = labels["context_level"] in lease.tokens("context_level")
+                if told and (hazard := view.granted(lease.lease, nodes, level)) is not None:
+                    yield hazard
+
+    def _hazards(self, view: View, placed: Sequence[Placed], running: Set[LeaseId], at_h: float) -> list[LeaseHazard]:
         counts: Counter[str] = Counter()
         counts[UNPLACED] = len(running - {lease.lease for lease, _ in placed})
-        offsets = node_offsets.load(self._home).by_node(kept.contexts.of, hardware.load_repairs(self._home), at_h)
-        view = View(states, kept.contexts.of, self._rates(), self.settings.live.within_hours, offsets)
         found: list[LeaseHazard] = []
         for lease, nodes in placed:
             standing, hazard = view.judge(lease.lease, nodes, at_h - lease.start_h)
@@ -237,7 +246,7 @@ class Live:
         self._metrics.live_nodes_unheard.set(view.unheard(sorted({node for _, nodes in placed for node in nodes})))
         return found
 
-    def _rates(self) -> Rates:
+    def _rates(self, kept: Kept) -> Rates:
         signed = self._provider.newest_bundle()
         bundle = _NOTHING if signed is None else reopened(Bundle, signed)
         epoch_hour = float(bundle.epoch * self._provider.settings.weeks_per_epoch * HOURS_PER_WEEK)
@@ -245,7 +254,7 @@ class Live:
         def token(context: int, level: int) -> str:
             return self._provider.context_labels(epoch_hour, label_of(context), level)["context_level"]
 
-        return Rates(bundle, token)
+        return Rates(bundle, token, [one.number for one in kept.contexts.contexts])
 
     def _note(self, episodes: Episodes, states: Sequence[str]) -> None:
         self._metrics.episodes_open.set(len(episodes.open))

@@ -20,6 +20,7 @@ from provider_server.fleet.learning.recipe import (
     recommended,
     total_samples,
 )
+from provider_server.fleet.learning.signatures import metrics_of
 from provider_server.fleet.telemetry.catalogue import METRICS
 from provider_server.program.verbs.console import Home, nothing_yet, print_rows, required
 from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, open_feed
@@ -111,6 +112,13 @@ def recipe(
         typer.Option(min=0.0, max=1.0, help="Share of failures that metrics which are left out may have foretold."),
     ] = 0.02,
     keep: Annotated[list[str] | None, typer.Option(help="A metric to keep in any case.", show_default=False)] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A job of `benchmark list` like those that run here: what tells of its trouble is kept.",
+            show_default=False,
+        ),
+    ] = None,
     budget: Annotated[
         float | None, typer.Option(min=0.0, help="Samples of a node a day, at most.", show_default=False)
     ] = None,
@@ -126,6 +134,7 @@ def recipe(
     place = required(home)
     if unknown := sorted(set(keep or ()) - METRICS.keys()):
         raise typer.BadParameter(f"--keep {unknown[0]}: no metric of metrics.toml")
+    asked = frozenset(keep or ()) | metrics_of(runs or ())
     if out:
         check_new(out, force=force)
     feed = open_feed(place, file or (), inventory, start, end, in_order=in_order, whole=True)
@@ -134,7 +143,7 @@ def recipe(
     failures = gathered.evidence.failures
     if failures < LEAST_FAILURES:
         raise nothing_yet(f"{failures} failures at risk; at least {LEAST_FAILURES} are needed: take a longer window")
-    advice = advise(gathered, tolerance, frozenset(keep or ()), budget)
+    advice = advise(gathered, tolerance, asked, budget)
     if out:
         out.write_text(advice.recipe.toml(), encoding="utf-8")
     row = _row(gathered, advice, tolerance, (feed.window.start_hour, feed.window.end_hour))

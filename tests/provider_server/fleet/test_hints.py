@@ -291,3 +291,23 @@ def test_steady_noise_gives_hardly_a_hint_and_danger_does() -> None:
     assert found >= 0.99
     loud, _ = hints_per_1000_lease_hours(0.6, 5.0, np.random.default_rng(0))
     assert loud > 1.0  # the measurement can fail: with this much noise there are false hints
+
+
+# ---- from the grant on -----------------------------------------------------------------------------------------------
+
+
+def test_what_came_between_check_and_first_look_is_news_and_what_the_check_knew_is_none() -> None:
+    for granted, said in (([1.0, 1.0], [RAISED]), ([1.0, 5.0], [])):
+        episodes = Episodes()
+        episodes.granted([hazard(*granted)])
+        drafts = [draft for hour in range(3) for draft in episodes.look(hour, [hazard(1.0, 5.0)])]
+        assert [draft.state for draft in drafts] == said
+        assert Episodes.resumed(episodes.state()).state() == episodes.state()
+
+
+def test_a_grant_told_again_changes_nothing() -> None:
+    episodes = Episodes()
+    episodes.look(0.0, [hazard(5.0)])
+    before = episodes.state()
+    episodes.granted([hazard(1.0)])
+    assert episodes.state() == before

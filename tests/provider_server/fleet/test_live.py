@@ -423,7 +423,7 @@ def token(context: int, level: int) -> str:
 
 def rates(*known: tuple[int, str, float]) -> Rates:
     entries = tuple(HazardEntry(Token.fromhex(token(1, level)), band, r, r / 2, 2 * r) for level, band, r in known)
-    return Rates(Bundle(1, 0, 168, (), (), entries, None, (0.0, 24.0, 168.0)), token)
+    return Rates(Bundle(1, 0, 168, (), (), entries, None, (0.0, 24.0, 168.0)), token, [1])
 
 
 def state(level: int, *, heard: bool = True) -> NodeState:
@@ -443,7 +443,7 @@ def test_the_rate_is_that_of_the_leases_age_and_of_the_oldest_beyond(age_h: floa
 def test_a_level_without_a_rate_has_that_of_the_nearest_below_and_without_a_usual_rate_none() -> None:
     known = rates((0, "0", 1.0), (1, "0", 3.0))
     found = [known.of(1, state(level), 1.0) for level in (1, 3)]
-    assert [(one.rate, one.level) for one in found if one] == [(0.003, 1), (0.003, 3)]
+    assert [(round(one.rate, 9), one.level) for one in found if one] == [(0.003, 1), (0.003, 3)]
     assert known.of(2, state(1), 1.0) is None
     assert rates((1, "0", 3.0)).of(1, state(1), 1.0) is None
     assert rates((0, "0", 0.0), (1, "0", 3.0)).of(1, state(1), 1.0) is None

@@ -40,7 +40,7 @@ def judged(
     """Of a lease on nodes that are all at level 0, where a bundle says one failure in 1,000 node-hours."""
     token = str(Token(bytes(Token.length)))
     entries = (HazardEntry(Token.fromhex(token), "0", 1.0, 0.5, 2.0),)
-    rates = Rates(Bundle(1, 0, 168, (), (), entries, None, (0.0, 1e6)), lambda _context, _level: token)
+    rates = Rates(Bundle(1, 0, 168, (), (), entries, None, (0.0, 1e6)), lambda _context, _level: token, [1])
     states = {node: NodeState(0, Suspicion.UNCLEAR, is_heard=True) for node in nodes}
     view = View(states, everywhere, rates, 24.0, offsets.by_node(everywhere, repairs, at_h))
     _, hazard = view.judge(LeaseId(bytes(LeaseId.length)), nodes, 1.0)

@@ -11,6 +11,8 @@ from provider_server.fleet.analysis.buildup import BuildUp, signals, signals_of
 from provider_server.fleet.analysis.metric_worth import Evidence, Fitted, Scores, changes, choose, thresholds_reached
 from provider_server.fleet.learning.hardware import WARM_UP_H
 from provider_server.fleet.learning.recipe import SLOW_S, Cost, Gathered, Reading, advise
+from provider_server.fleet.learning.signatures import metrics_of
+from provider_server.fleet.telemetry.catalogue import METRICS
 from provider_server.fleet.telemetry.prometheus import PrometheusSettings
 from provider_server.fleet.telemetry.quality import Tally
 from provider_server.fleet.telemetry.recipe import FAILURES, Ingredient, Recipe, load
@@ -226,3 +228,11 @@ def test_the_verb_writes_a_recipe_that_the_settings_take(tmp_path: Path) -> None
     assert (few.exit_code, "longer window" in few.stderr) == (3, True)
     (tmp_path / "provider.toml").write_text(f"[telemetry]\nrecipe = {json.dumps(str(out))}\n")
     assert call("nodes", "recipe", *window).exit_code == 0
+
+
+def test_what_tells_of_a_job_is_known_where_faults_were_injected_into_it() -> None:
+    assert metrics_of([]) == frozenset()
+    assert metrics_of(["graph", "decoder"]) == metrics_of(["graph"]) | metrics_of(["decoder"])
+    assert metrics_of(["graph"]) <= METRICS.keys()
+    with pytest.raises(BadTable, match="'poetry'"):
+        metrics_of(["graph", "poetry"])

@@ -127,6 +127,7 @@ def _lines(ran: Ran) -> list[str]:
 
 for room, verbs in (
     ("runner.verbs", ("plan", "start", "status", "stop")),
+    ("inject.verb", ("inject",)),
     ("version_verbs", ("environments", "versions")),
 ):
     for verb in verbs:
