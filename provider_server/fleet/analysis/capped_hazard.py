@@ -31,8 +31,8 @@ The covariance is that of the estimate about the truth, H⁻¹ (Xᵀ K V⁻¹ S 
 V = diag(μ + σ²), and S what counts and noise really scatter: of q expected of a unit in its bands, the cap takes
 q qᵀ / F off the Poisson covariance, which is exact for F = 1.
 
-Not promised: that L has one maximum only. It has without noise and cap; with them, a start at the centre of the
-prior finds the same one each time. Intervals are normal on the log scale.
+Not promised: that L has one maximum only. It has without noise and cap; with them, a start at the crude
+rate finds the same one each time. Intervals are normal on the log scale.
 """
 
 import logging
@@ -57,6 +57,7 @@ LEVEL_SD = 5.0  # of the log rate of an average cell around the crude one: what 
 TOLERANCE = 1e-6  # of any rate, relative to itself: the largest change that one more whole step may bring
 MOST_ROUNDS = 200
 MAX_STEP = 2.0  # of any log rate, per round
+FARTHEST = 50.0  # of a log rate: what a step would change by more is told as so much
 LEAST_GAIN = 1e-4  # of what the slope promises: a step that gains less is halved
 FLATTEST = 0.05  # of Fisher's information: where L bends less than that in some direction, Fisher's step is taken
 
@@ -133,11 +134,11 @@ def fit_capped(
     Unsettled where the fit does not come to rest; ValueError where exact failures were counted and nothing ran.
     """
     objective = _Objective.of(units, counts, noise_variance, effect_sd, shape, foretold)
-    here, change = objective.at(objective.crude), np.inf
+    here, change = objective.at(objective.start), np.inf
     for rounds in range(1, MOST_ROUNDS + 1):
         step, promised = objective.step(here)
         moved = objective.log_hazard(step)[objective.known]
-        change = float(np.abs(np.expm1(moved)).max(initial=0.0))
+        change = float(np.abs(np.expm1(np.minimum(moved, FARTHEST))).max(initial=0.0))
         logger.debug("round %d: rates would change by %.3g of themselves", rounds, change)
         if change <= TOLERANCE:
             logger.info("hazards settled in %d rounds", rounds, extra={"event": "hazards settled", "rounds": rounds})
@@ -170,7 +171,8 @@ class _Objective:
     counts: Floats
     noise_variance: Floats
     known: NDArray[np.bool_]
-    crude: Floats
+    start: Floats
+    centre: Floats
     precision: Floats
     shape: float
 
@@ -192,9 +194,11 @@ class _Objective:
         levels, bands = counts.shape
         crude, precision = np.zeros(1 + levels + bands), np.full(1 + levels + bands, effect_sd**-2)
         total = max(float(counts[known].sum()), float(np.sqrt(noise_variance[known].sum())), 1.0)
-        crude[0], level_sd = foretold or (np.log(total / max(float(exposure.sum()), 1.0)), LEVEL_SD)
+        crude[0] = np.log(total / max(float(exposure.sum()), 1.0))
+        centre = crude.copy()
+        centre[0], level_sd = foretold or (crude[0], LEVEL_SD)
         precision[0] = level_sd**-2
-        return cls(units, counts, noise_variance, known, crude, precision, shape)
+        return cls(units, counts, noise_variance, known, crude, centre, precision, shape)
 
     def log_hazard(self, theta: Floats) -> Floats:
         """α + a_c + β_b (levels, bands)."""
@@ -217,7 +221,7 @@ class _Objective:
         """The next step of θ, and how fast L rises along it at first."""
         weight = self._weight(here)
         pull = (self.counts - here.mean) * weight
-        score = self._onto((here.slope @ pull[:, :, None])[:, :, 0]) - self.precision * (here.theta - self.crude)
+        score = self._onto((here.slope @ pull[:, :, None])[:, :, 0]) - self.precision * (here.theta - self.centre)
         fisher = self._square(here.slope * weight[:, None, :] @ here.slope) + np.diag(self.precision)
         newton = self._curvature(here, weight, pull)
         try:
@@ -242,7 +246,7 @@ class _Objective:
         rise, known = there.mean - here.mean, self.known
         ratio = np.divide(rise, here.mean + self.noise_variance, out=np.zeros(rise.shape), where=known)
         fit = float(((self.counts + self.noise_variance) * np.log1p(ratio) - rise)[known].sum())
-        both = here.theta + there.theta - 2.0 * self.crude
+        both = here.theta + there.theta - 2.0 * self.centre
         return fit - 0.5 * float((self.precision * (there.theta - here.theta)) @ both)
 
     def _curvature(self, here: _Point, weight: Floats, pull: Floats) -> Floats:
