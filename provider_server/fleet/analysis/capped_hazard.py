@@ -134,7 +134,7 @@ def fit_capped(
     Unsettled where the fit does not come to rest; ValueError where exact failures were counted and nothing ran.
     """
     objective = _Objective.of(units, counts, noise_variance, effect_sd, shape, foretold)
-    here, change = objective.at(objective.start), np.inf
+    here, change = objective.at(objective.crude), np.inf
     for rounds in range(1, MOST_ROUNDS + 1):
         step, promised = objective.step(here)
         moved = objective.log_hazard(step)[objective.known]
@@ -171,7 +171,7 @@ class _Objective:
     counts: Floats
     noise_variance: Floats
     known: NDArray[np.bool_]
-    start: Floats
+    crude: Floats
     centre: Floats
     precision: Floats
     shape: float

@@ -136,7 +136,7 @@ def test_probabilities_are_those_of_bayes() -> None:
             one += float((likelihood.prod(axis=0) * prior).sum())
             two += float((likelihood @ prior).prod())
     assert found.probability_alike("a", "b") == pytest.approx(one / (one + two), abs=0.002)
-    assert found.probability_alike("b", "b") == 1.0
+    assert found.probability_alike("b", "b") == pytest.approx(1.0)
 
 
 def test_intervals_hold_the_ratio_and_narrower_ones_would_not() -> None:
