@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from shutil import which
 
-from pharoah_benchmarks.inject import telemetry, undo, wire, worker
+from pharoah_benchmarks.inject import telemetry, undo, wire
 from pharoah_benchmarks.inject.groups import Group
 from pharoah_benchmarks.inject.kinds import Victim
 from pharoah_benchmarks.run import CannotRun
 
 ADDRESSES, PORT, MTU = ("10.77.0.1", "10.77.0.2"), 29_400, 16_000
 START_S, POLL_S = 120.0, 0.1
+SAVE = 8  # steps between two checkpoints of a rank
+_WORKER = Path(__file__).with_name("worker.py")  # which needs PyTorch, as nothing here does
 NICE = -10  # a node has its processors to itself, whatever else this machine does
 
 
@@ -96,7 +98,7 @@ def _rank(job: str, own: Path, number: int, device: str) -> "subprocess.Popen[by
         "GLOO_SOCKET_IFNAME": device,
         "OMP_NUM_THREADS": "1",
     }
-    words = ["unshare", "--net", "--", sys.executable, worker.__file__, job, str(own)]
+    words = ["unshare", "--net", "--", sys.executable, str(_WORKER), job, str(own)]
     with (own / "output").open("wb") as output:
         return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=output, stderr=output, cwd=own, env=env)
 
@@ -132,7 +134,7 @@ def _connect(process: int, device: str, address: str) -> None:
 
 def _until_it_trains(made: Pair) -> None:
     ends_s = time.monotonic() + START_S
-    while not all(telemetry.steps(node) > worker.SAVE for node in made.nodes):
+    while not all(telemetry.steps(node) > SAVE for node in made.nodes):
         if not made.trains or time.monotonic() > ends_s:
             said = (made.nodes[0].folder / "output").read_text(encoding="utf-8", errors="replace").strip()
             raise CannotRun(f"the job does not train: {said[-300:]}", hint="does `benchmark run` run it?")

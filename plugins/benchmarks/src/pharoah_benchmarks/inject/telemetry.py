@@ -4,12 +4,13 @@ node_exporter reads the whole machine from /proc; here both nodes are on one, so
 group, page faults are those of its memory group, and TCP's counters those of its network. The clock is played.
 """
 
+import struct
 from pathlib import Path
 
 from pharoah_benchmarks.inject.kinds import Victim
-from pharoah_benchmarks.inject.worker import PROGRESS
 
 GAUGES = frozenset({"clock_offset"})
+PROGRESS = struct.Struct("Qd")  # what a rank leaves in `progress`: steps, and the newest loss
 
 
 def sample(node: Victim) -> dict[str, float]:

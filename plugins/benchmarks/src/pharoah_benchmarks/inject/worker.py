@@ -9,7 +9,6 @@ import mmap
 import os
 import random
 import signal
-import struct
 import sys
 import time
 from pathlib import Path
@@ -19,12 +18,12 @@ import torch
 if "pharoah_benchmarks" not in sys.modules:
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from pharoah_benchmarks.catalogue import Precision, SizeName
+from pharoah_benchmarks.inject.pair import SAVE
+from pharoah_benchmarks.inject.telemetry import PROGRESS
 from pharoah_benchmarks.jobs.train import Training
 
 BLOCK, BLOCKS = 1 << 18, 256
-SAVE = 8
 PACE_S = 0.1
-PROGRESS = struct.Struct("Qd")
 BITS = range(20, 31)  # of a float: the upper ones of its fraction, and those of its exponent
 
 
