@@ -204,7 +204,7 @@ def test_the_same_job_again_supersedes_it_and_another_one_does_not(tmp_path: Pat
 
 
 def test_a_script_that_ends_its_own_group_was_not_ended_by_anybody(tmp_path: Path) -> None:
-    script = "trap 'exit 3' TERM; (trap '' TERM; sleep 0.2; kill -TERM 0; sleep 5) & wait"
+    script = "trap 'exit 3' TERM; (trap '' TERM; sleep 0.2; kill -TERM 0; sleep 30) >/dev/null 2>&1 & wait"
     done = run(tmp_path / "home", ["sh", "-c", script])
     (attempt,) = attempts(tmp_path / "home")
     assert (done.code, attempt.state) == (3, AttemptState.FAILED)
