@@ -51,6 +51,7 @@ class Tally(NamedTuple):
 
 NONE = Tally()
 ANY_OTHER = ""
+Weights = tuple[float, float, float]  # of hardware, program, driver
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,11 @@ class CodeLine(NamedTuple):
 
 @dataclass(frozen=True)
 class CodeVerdict:
-    """What a code comes from. `why` says what it rests on beyond the code, `test` what would decide, "" if decided."""
+    """What a code comes from. `why` says what it rests on beyond the code, `test` what would decide, "" if decided.
+
+    `seen` is what alone where else it showed says of hardware, program and driver: logarithms of likelihoods, whose
+    greatest is 0.
+    """
 
     code: str
     hardware: float
@@ -87,24 +92,27 @@ class CodeVerdict:
     driver: float
     why: str
     test: str
+    seen: Weights = (0.0, 0.0, 0.0)
 
     @property
     def cause(self) -> Cause:
         """The most probable."""
         return max(CAUSES, key=lambda cause: getattr(self, cause))
 
+    def short(self, code_of_whom: str = "your code") -> str:
+        """The most probable cause, in a few words."""
+        word = {"hardware": "the hardware", "program": code_of_whom, "driver": "driver or firmware"}[self.cause]
+        return f"{name_of(self.code)}: {word}, {min(0.99, getattr(self, self.cause)):.0%}"
+
     def sentence(self, code_of_whom: str = "your code") -> str:
         """For a person, in one line."""
-        word = {"hardware": "the hardware", "program": code_of_whom, "driver": "driver or firmware"}[self.cause]
         why = f" ({self.why})" if self.why else ""
         test = f"; would decide: {self.test}" if self.test else ""
-        share = min(0.99, getattr(self, self.cause))
-        return f"{name_of(self.code)}: {word}, {share:.0%}{why}{test}"
+        return f"{self.short(code_of_whom)}{why}{test}"
 
 
 Outcomes = Mapping[str, Mapping[Cause, int]]
 NOTHING: Outcomes = MappingProxyType({})
-Weights = tuple[float, float, float]
 
 
 # ---- the verdicts ----------------------------------------------------------------------------------------------------
@@ -120,7 +128,7 @@ def judge(
     """
     found = [(code_of(line.text), _gpu(line), line.text) for line in lines]
     own = [
-        _Seen(code, gpu, _verdict(code, text, _with_peers(_of(history, code), code, gpu, found), outcomes))
+        _Found(code, gpu, _verdict(code, text, _with_peers(_of(history, code), code, gpu, found), outcomes))
         if code
         else None
         for code, gpu, text in found
@@ -129,7 +137,7 @@ def judge(
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Found:
     code: str
     gpu: str
     verdict: CodeVerdict
@@ -152,7 +160,7 @@ def _with_peers(history: CodeHistory, code: str, gpu: str, found: Iterable[tuple
     return CodeHistory(Tally(history.job.failed + peers, history.job.ran + peers), history.node, history.rest)
 
 
-def _explained(one: _Seen, others: Sequence[_Seen | None]) -> CodeVerdict:
+def _explained(one: _Found, others: Sequence[_Found | None]) -> CodeVerdict:
     """The verdict of what it follows on the same GPU: of an error that explains it, else of the first one before it."""
     known = known_codes()
     same = [other for other in others if other and other.gpu == one.gpu and other.code != one.code]
@@ -164,14 +172,14 @@ def _explained(one: _Seen, others: Sequence[_Seen | None]) -> CodeVerdict:
         return one.verdict
     told = first.verdict
     why = f"it follows {name_of(first.code)} on the same GPU"
-    return CodeVerdict(one.code, told.hardware, told.program, told.driver, why, told.test)
+    return CodeVerdict(one.code, told.hardware, told.program, told.driver, why, told.test, told.seen)
 
 
 def _verdict(code: str, text: str, history: CodeHistory, outcomes: Outcomes) -> CodeVerdict:
     prior = _prior(code, text, outcomes.get(code, {}))
     shares = _posterior(prior, history)
     test = "" if max(shares) >= DECIDED else known_codes()[code].test or _telling_test(prior, history)
-    return CodeVerdict(code, *shares, _why(history), test)
+    return CodeVerdict(code, *shares, _why(history), test, _seen(history))
 
 
 def _prior(code: str, text: str, became: Mapping[Cause, int]) -> Weights:
@@ -185,16 +193,18 @@ def _prior(code: str, text: str, became: Mapping[Cause, int]) -> Weights:
 
 
 def _posterior(prior: Weights, history: CodeHistory) -> Weights:
-    job, node, rest = history.job, history.node, history.rest
-    likely = (
-        _beta(_FAULT, node) + _beta(_BACKGROUND, job, rest),
-        _beta(_BUG, job) + _beta(_BACKGROUND, node, rest),
-        _beta(_EVERYWHERE, job, node, rest),
-    )
-    top = max(likely)
-    hardware, program, driver = (share * math.exp(one - top) for share, one in zip(prior, likely, strict=True))
+    hardware, program, driver = (share * math.exp(one) for share, one in zip(prior, _seen(history), strict=True))
     total = hardware + program + driver
     return hardware / total, program / total, driver / total
+
+
+def _seen(history: CodeHistory) -> Weights:
+    job, node, rest = history.job, history.node, history.rest
+    hardware = _beta(_FAULT, node) + _beta(_BACKGROUND, job, rest)
+    program = _beta(_BUG, job) + _beta(_BACKGROUND, node, rest)
+    driver = _beta(_EVERYWHERE, job, node, rest)
+    top = max(hardware, program, driver)
+    return hardware - top, program - top, driver - top
 
 
 def _beta(law: tuple[float, float], *tallies: Tally) -> float:

@@ -8,18 +8,28 @@ A job is what registered one token of a workload, else one lease. An error while
 job's on that node. Codes of a node within an hour count as of one GPU, so that those that follow another are told from
 it. A repair after a code, within `REPAIRED_H`, teaches that the code was the hardware's.
 
+A running provider keeps events and rows in its home (`node_codes.json`), for the page; `remember` adds to them.
+
 Not promised: that telemetry shows a code that stood there before (docs/nodes.md, traps).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypedDict
 
+import msgspec
+import polars as pl
+
+from federation.base import json_files
 from federation.protocol.round_messages import LADDER_LABELS
 from federation.protocol.xid_codes import Cause, known_codes
 from federation.protocol.xid_judge import CodeHistory, CodeLine, judge
 from provider_server.fleet.leases import Lease
+from provider_server.fleet.telemetry.samples import HOUR_S
 
+FILE = "node_codes.json"
+KEPT_H = 90 * 24
 REPAIRED_H = 14 * 24
 NOBODY = ""
 
@@ -50,6 +60,33 @@ class NodeCodeRow(TypedDict):
     last_hour: int
     hardware_probability: float
     judgement: str
+
+
+class KeptCodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Events of the last `KEPT_H`, by time, and the rows that were made of them."""
+
+    events: tuple[CodeEvent, ...] = ()
+    rows: tuple[NodeCodeRow, ...] = ()
+
+
+def load(home: Path) -> KeptCodes:
+    """What a running provider has kept; empty before that. DecodeError for a damaged file."""
+    return json_files.load(home / FILE, KeptCodes, KeptCodes(), hint="delete it; it is written again within a day")
+
+
+def remember(
+    home: Path, new: Iterable[CodeEvent], leases: Sequence[Held], repairs: Iterable[tuple[str, float]], hour: float
+) -> None:
+    """Adds events to those that are kept, and judges all of the last `KEPT_H` before the hour anew."""
+    events = sorted({*load(home).events, *new}, key=lambda one: (one.hour, one.node, one.code))
+    events = [one for one in events if one.hour > hour - KEPT_H]
+    json_files.keep(home / FILE, KeptCodes(tuple(events), tuple(node_codes(events, leases, repairs))))
+
+
+def codes_in(events: pl.DataFrame) -> Iterator[CodeEvent]:
+    """The codes among telemetry's events (`HourSummary.events`)."""
+    for node, time_s, code in events.filter(pl.col("metric") == "xid").select("node", "time_s", "code").iter_rows():
+        yield CodeEvent(node, str(int(code)), time_s / HOUR_S)
 
 
 def held(placed: Iterable[tuple[Lease, Sequence[str]]]) -> list[Held]:

@@ -2,8 +2,8 @@
 
 It begins as soon as `[telemetry] prometheus_url` is set: it costs no tenant anything, since only operators see what it
 makes of findings. Hours count once, and only those that are over: what is due is whatever lies between the last
-recorded hour and now, every day and as soon as a week is over, so that learning finds it whole. What fails is said once
-and tried again.
+recorded hour and now, every day and as soon as a week is over, so that learning finds it whole. Error codes of GPUs are
+judged then, too (`node_codes`). What fails is said once and tried again.
 """
 
 import logging
@@ -16,6 +16,7 @@ from pathlib import Path
 from crypto.errors import PharoahError
 from federation.base.meanwhile import meanwhile
 from federation.protocol.plan import HOURS_PER_WEEK
+from provider_server.fleet import node_codes
 from provider_server.fleet.learning import hardware
 from provider_server.fleet.telemetry.samples import HOUR_S, Window
 from provider_server.program.operations.poller import SETTLE_S, STOP_S, inventory_of, source_of
@@ -65,6 +66,10 @@ class OwnRecorder:
         followed = hardware.follow_warm(source, Window(*hours, self._now_s()), inventory, kept, repairs)
         with reporting():
             row = record(self._provider, failures_seen(followed, hours[0]), *hours)
+            placed = self._provider.store.placed(max(0.0, hours[1] - float(node_codes.KEPT_H)), float(hours[1]))
+        mended = [(one.node, float(one.from_hour)) for one in repairs]
+        codes = node_codes.codes_in(followed.events)
+        node_codes.remember(self._home, codes, node_codes.held(placed), mended, float(hours[1]))
         logger.info("own failures of hours %d–%d recorded", *hours, extra={"event": "own_failures", **row})
         return row
 

@@ -11,6 +11,8 @@ from urllib.parse import quote
 from federation.base.clock import date, dates
 from federation.base.visible import counted_as
 from federation.protocol.bundle import PairJudgement
+from federation.protocol.xid_judge import DECIDED
+from provider_server.fleet.node_codes import NodeCodeRow
 from provider_server.program.pages.fabric import SUSPECTED, FabricView, SpeedView
 from provider_server.program.pages.findings import FindingRow
 from provider_server.program.pages.fleet import ContextView
@@ -19,6 +21,7 @@ from provider_server.program.pages.snapshot import SHORT, Snapshot
 from provider_server.rounds.readiness import Lack
 
 MOST_NAMED = 3  # of a kind; the others are counted
+RECENT_H = 7 * 24
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,22 @@ def of_nodes(
             _some([f"{one.node}: {one.test}" for one in now]),
             "/plans",
         )
+
+
+def of_codes(codes: Sequence[NodeCodeRow], hour: float) -> Iterator[Action]:
+    """Nodes whose error codes are their hardware's, the surest first; each once."""
+    sure = {one["node"]: one for one in reversed(codes) if one["hardware_probability"] >= DECIDED}
+    late = [one for one in reversed(sure.values()) if hour - one["last_hour"] <= RECENT_H]
+    for one in late[:MOST_NAMED]:
+        what = f"{one['node']}: {one['judgement']}"
+        yield Action(what, "Drain and test it; `nodes repaired` tells that it was mended.", _node(one["node"]))
+    if len(late) > MOST_NAMED:
+        more = counted_as(len(late) - MOST_NAMED, "more node")
+        yield Action(f"{more} with errors of their hardware", "`pharoah-provider nodes codes` lists them.", "/fleet")
+
+
+def _node(name: str) -> str:
+    return f"/fleet?text={quote(name)}"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from federation.protocol.bundle import Bundle
 from federation.protocol.directory import Chain, Directory, DirectoryEntry
 from federation.protocol.plan import Plan
 from federation.protocol.subjects import Subject
+from provider_server.fleet import node_codes
 from provider_server.fleet.analysis.drift import Alarm
 from provider_server.fleet.hints import node_reports
 from provider_server.fleet.hints.node_reports import NodeReport
@@ -28,6 +29,7 @@ from provider_server.fleet.learning.operators_set import as_operators_see, opene
 from provider_server.fleet.learning.publication_gate import outlook
 from provider_server.fleet.learning.votes import SuspectedPart, suspected
 from provider_server.fleet.leases import Lease, context_tokens
+from provider_server.fleet.node_codes import NodeCodeRow
 from provider_server.fleet.parts import FabricParts
 from provider_server.fleet.release import Release
 from provider_server.rounds.context_names import names_by_label, names_by_token
@@ -101,7 +103,7 @@ class Snapshot:
 
     `operators` are findings that tenants do not see, by the number of the bundle that they stand beside. `names` are
     what the provider calls hardware groups, by token, and `groups` those of telemetry by number; `reports` is the
-    newest hour of telemetry, node by node.
+    newest hour of telemetry, node by node, and `codes` what error codes of nodes come from.
     """
 
     directory: Directory
@@ -117,6 +119,7 @@ class Snapshot:
     names: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[int, str] = field(default_factory=dict)
     reports: tuple[NodeReport, ...] = ()
+    codes: tuple[NodeCodeRow, ...] = ()
 
     @cached_property
     def learnt(self) -> tuple[Bundle, ...]:
@@ -190,6 +193,7 @@ class Reader:
             names=_names(self._context_secret, learnt.epochs, called, kept),
             groups={one.number: called[label_of(one.number)] for one in kept.contexts.contexts} if kept else {},
             reports=tuple(node_reports.newest(self._home)),
+            codes=node_codes.load(self._home).rows,
         )
 
     def _as_learnt(self, rounds: Sequence[KeptRound]) -> "_Learnt":

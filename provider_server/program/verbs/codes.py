@@ -1,15 +1,11 @@
 """`pharoah-provider nodes codes`: whether error codes of GPUs are the hardware's or a job's. Needs no federation."""
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import polars as pl
-
 from federation.base.console import AsJson
 from provider_server.fleet.learning import hardware
-from provider_server.fleet.node_codes import CodeEvent, Held, NodeCodeRow, held, node_codes
-from provider_server.fleet.telemetry.samples import HOUR_S
+from provider_server.fleet.node_codes import Held, NodeCodeRow, codes_in, held, node_codes
 from provider_server.program.verbs.console import Database, Home, print_rows, required
 from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, open_feed, say_quality
 from provider_server.rounds.store.store import Store
@@ -38,12 +34,7 @@ def codes(
     say_quality(seen.quality, seen.doubts)
     leases = _held(place, database, feed.window.start_hour, feed.window.end_hour)
     mended = [(one.node, float(one.from_hour)) for one in repairs]
-    print_rows(node_codes(list(_events(seen.events)), leases, mended), _line, as_json=as_json)
-
-
-def _events(events: pl.DataFrame) -> Iterator[CodeEvent]:
-    for node, time_s, code in events.filter(pl.col("metric") == "xid").select("node", "time_s", "code").iter_rows():
-        yield CodeEvent(node, str(int(code)), time_s / HOUR_S)
+    print_rows(node_codes(list(codes_in(seen.events)), leases, mended), _line, as_json=as_json)
 
 
 def _held(home: Path, database: str | None, start_h: float, end_h: float) -> list[Held]:

@@ -9,7 +9,8 @@ Pure: facts come in (`failure_facts`), clues go out (`explanation` adds them up)
   error leaves Xids 13, 31, 43 and 45, of which NVIDIA's catalogue says to check the application first.
 - A job of few ranks has one node, as a rule, and no network between nodes.
 - Own runs that failed so on other contexts speak for the job's code and against hardware; failures here only, while
-  runs elsewhere worked, speak the other way.
+  runs elsewhere worked, speak the other way. Where an error code of a GPU showed before counts instead, if it is known:
+  that is the same, node by node.
 """
 
 import math
@@ -23,6 +24,7 @@ import msgspec
 
 from federation.protocol.causes import Domain
 from federation.protocol.toml_tables import convert, loads, shipped
+from federation.protocol.xid_judge import CodeVerdict
 from tenant_client.doctor.sources.reasons import REASONS, UNKNOWN, somebody_ended
 
 HARDWARE = ("gpu", "nvlink", "network", "storage", "host")
@@ -39,6 +41,7 @@ _FAILED_TEST, _PASSED_TEST = 3.5, -2.5
 _EARLY_H, _EARLY = 0.1, 0.7
 _ELSEWHERE, _ONLY_HERE, _NOT_CODE = 1.2, 0.6, 0.8
 _MISMATCH, _ONLY_HERE_MISMATCH, _WARNING = 0.5, 0.8, 0.3
+_OF_CODES, _MOST_OF_A_CODE = ("gpu", "code", "software"), 3.5  # of hardware, program, driver
 
 
 # ---- what is known ---------------------------------------------------------------------------------------------------
@@ -80,7 +83,7 @@ class FailureFacts:
     """What the tenant has about one attempt; `age_h` since it began, `verdict` and `ratio` of the bundle.
 
     `ranks` is how many it had, None where that is not known; `domain` is the evidence's own, "" for that of the reason;
-    `has_failed` is false for one that succeeded or runs.
+    `codes` are what error codes of its GPUs come from; `has_failed` is false for one that succeeded or runs.
     """
 
     reason: str = UNKNOWN
@@ -95,6 +98,7 @@ class FailureFacts:
     tests: tuple[tuple[str, bool], ...] = ()
     ranks: int | None = None
     domain: str = ""
+    codes: Sequence[CodeVerdict] = ()
     has_failed: bool = True
 
 
@@ -140,7 +144,8 @@ def clues_of(facts: FailureFacts) -> Iterator[Clue]:
     for organ, passed in facts.tests:
         value = _PASSED_TEST if passed else _FAILED_TEST
         yield Clue(f"own test of {organ} {'passed' if passed else 'failed'}", _scaled(organ, value))
-    yield from _of_runs(facts)
+    of_codes = list(_of_codes(facts.codes))
+    yield from of_codes or _of_runs(facts)
     yield from _of_bundle(facts)
 
 
@@ -223,6 +228,15 @@ def _of_lateness(late_h: float) -> float:
 
 def _scaled(organ: str, value: float) -> Weights:
     return {cause: value * weight for cause, weight in _table().organs.get(organ, {}).items()}
+
+
+def _of_codes(codes: Sequence[CodeVerdict]) -> Iterator[Clue]:
+    """What is known of where else the code showed; what the code itself says is in the reason."""
+    telling = max(codes, key=lambda one: -min(one.seen), default=None)
+    if telling is not None and any(telling.seen):
+        middle = math.fsum(telling.seen) / len(telling.seen)
+        values = (max(-_MOST_OF_A_CODE, min(_MOST_OF_A_CODE, value - middle)) for value in telling.seen)
+        yield Clue(telling.sentence(), dict(zip(_OF_CODES, values, strict=True)))
 
 
 def _of_runs(facts: FailureFacts) -> Iterator[Clue]:

@@ -1,8 +1,8 @@
 """Collects from the journal what is known of failed and slow attempts, for `show --only explain`.
 
 Read are: the diagnosis and findings of the attempt, hints about its lease (those that came later too), the newest
-bundle's check of it, own runs of the same structure, and what own tests showed that were told to the provider. Nothing
-is written or sent. An attempt that went well has no facts.
+bundle's check of it, own runs of the same structure, where else its error codes showed, and what own tests showed that
+were told to the provider. Nothing is written or sent. An attempt that went well has no facts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,15 +13,18 @@ from federation.base.sqlite import Connection
 from federation.protocol.bundle import Bundle
 from federation.protocol.check import check
 from federation.protocol.service_messages import Hint, HintState
+from federation.protocol.xid_judge import CodeVerdict
 from tenant_client.doctor.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts
 from tenant_client.doctor.advice.explanation import Explanation, explain
 from tenant_client.doctor.advice.hints import Episode, HintLog, episodes
+from tenant_client.doctor.advice.own_codes import judged_attempt, own_codes
 from tenant_client.doctor.advice.own_runs import Run, own_runs, runs_of
 from tenant_client.doctor.records import outcomes
 from tenant_client.doctor.records.attempts import Attempt, Attempts, AttemptState
 from tenant_client.doctor.records.bundle_log import BundleLog
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.records.outcomes import SentOutcome
+from tenant_client.doctor.sources.evidence import Evidence
 
 MOST = 50  # attempts that are explained, the newest first
 _FROM_PROVIDER = "; the provider "  # what `run.lease_hints` adds to a finding: a hint counts once
@@ -36,16 +39,19 @@ class Known:
     hints: Sequence[Hint]
     bundle: Bundle | None
     outcomes: Sequence[SentOutcome]
+    codes: Mapping[tuple[str, int], Mapping[CodeVerdict, Evidence]]
 
     @classmethod
     def of(cls, connection: Connection) -> "Known":
         """From a tenant's database."""
+        attempts, own = Attempts(connection).list(), own_codes(connection)
         return cls(
-            Attempts(connection).list(),
+            attempts,
             runs_of(Journal(connection)),
             HintLog(connection).hints(),
             BundleLog(connection).newest_bundle(),
             outcomes.noted(connection),
+            {(one.unit, one.attempt): judged_attempt(connection, one, own) for one in attempts},
         )
 
 
@@ -80,6 +86,7 @@ def facts_of(known: Known, attempt: Attempt) -> FailureFacts:
         tuple((one.suspicion.value, not one.confirmed) for one in known.outcomes if one.lease == attempt.unit),
         _ranks(run),
         attempt.cause.domain,
+        tuple(known.codes.get((attempt.unit, attempt.attempt), ())),
         has_failed=attempt.state in (AttemptState.FAILED, AttemptState.STOPPED),
     )
 

@@ -23,7 +23,7 @@ from tenant_client.doctor.records.attempts import Attempt, Attempts, AttemptStat
 from tenant_client.doctor.records.excerpts import Excerpts
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
-from tenant_client.doctor.sources.evidence import Evidence
+from tenant_client.doctor.sources.evidence import Evidence, Role
 from tenant_client.doctor.sources.reasons import counted_as
 
 _COUNT = (AttemptState.SUCCEEDED, AttemptState.FAILED, AttemptState.STOPPED)
@@ -89,12 +89,34 @@ def own_codes(connection: Connection) -> OwnCodes:
 
 def judged(evidence: Sequence[Evidence], own: OwnCodes = NOTHING_OWN, unit: str = "") -> tuple[JudgedLine, ...]:
     """Each piece of evidence with what it says of the hardware, those without a code too."""
+    return tuple(judged_line(one, verdict) for one, verdict in _verdicts(evidence, own, unit))
+
+
+def judged_attempt(connection: Connection, attempt: Attempt, own: OwnCodes) -> dict[CodeVerdict, Evidence]:
+    """What the codes in an attempt's kept lines, else in its cause, come from; nothing for one that succeeded.
+
+    Lines of which the same is said are one.
+    """
+    cause, excerpt = attempt.cause, Excerpts(connection).of(attempt.unit, attempt.attempt)
+    if attempt.state is AttemptState.SUCCEEDED:
+        return {}
+    lines = [(f"{one.file}, line {one.line}", one.text) for one in excerpt.lines]
+    kept = [one for one in lines if code_of(one[1])] or [(cause.place, cause.sentence)]
+    evidence = [
+        Evidence(cause.reason, Role.ROOT, "", where, 0, text, host=cause.host, gpu=cause.gpu) for where, text in kept
+    ]
+    found = {verdict.sentence(): (verdict, one) for one, verdict in _verdicts(evidence, own, attempt.unit) if verdict}
+    return dict(found.values())
+
+
+def _verdicts(evidence: Sequence[Evidence], own: OwnCodes, unit: str) -> Iterator[tuple[Evidence, CodeVerdict | None]]:
     host = next((one.host for one in evidence if one.host and code_of(one.text)), "")
     verdicts = judge([CodeLine(one.text, one.gpu) for one in evidence], own.history(unit, host), own.outcomes)
-    return tuple(_line(one, verdict) for one, verdict in zip(evidence, verdicts, strict=True))
+    return zip(evidence, verdicts, strict=True)
 
 
-def _line(one: Evidence, verdict: CodeVerdict | None) -> JudgedLine:
+def judged_line(one: Evidence, verdict: CodeVerdict | None) -> JudgedLine:
+    """A piece of evidence and what its code comes from."""
     told = ("", None, "") if verdict is None else (verdict.code, round(verdict.hardware, 4), verdict.sentence())
     return JudgedLine(one.where, one.text, one.reason, one.role, one.host, one.gpu, *told)
 

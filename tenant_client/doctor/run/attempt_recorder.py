@@ -18,6 +18,7 @@ from federation.base.sqlite import Connection
 from federation.base.visible import counted_as, short
 from federation.protocol.service_messages import LeaseEnd
 from tenant_client.doctor.advice.after_failure import after_failure
+from tenant_client.doctor.advice.own_codes import judged_attempt, own_codes
 from tenant_client.doctor.diagnosis.filter_rules import FILE, load_rules
 from tenant_client.doctor.diagnosis.precedents import Precedent, like
 from tenant_client.doctor.records.attempts import INTERRUPTED, UNSEEN, Attempt, AttemptCause, Attempts, AttemptState
@@ -257,6 +258,7 @@ class Record:
         else:
             precedents = self._explain(said, counted=True)
             self._tell(state, said.cause)
+            self._say_codes()
             for line in like(precedents):
                 self._ours.say(line)
             self._say_known(self._paths(found), said.cause)
@@ -279,6 +281,13 @@ class Record:
             self._ours.say(f"attempt {self.number} of {self._unit} {state}: {first}")
             self._ours.say(further[0])
         self._next = tuple(further[1:])
+
+    def _say_codes(self) -> None:
+        """Prints whether error codes of GPUs are the hardware's or the job's, by all own runs."""
+        with self._writing("cannot judge its error codes"):
+            attempt = Attempts(self._db).list(self._unit)[-1]
+            for verdict in judged_attempt(self._db, attempt, own_codes(self._db)):
+                self._ours.say(verdict.sentence())
 
     def say_next(self) -> None:
         """Prints the next command, after all else that is said of the attempt's end."""

@@ -64,6 +64,7 @@ def _row(row: LeaseRow) -> str:
         state += f", but {row.found}"
     elif row.hung:
         state = f"{row.state}: {row.hung}; {row.reason} followed"
+    state += f" ({row.code})" if row.code else ""
     what = "; ".join(filter(None, (row.job, row.workload)))
     return (
         f"{row.lease}  {began:%Y-%m-%d %H:%M}  {state}{f', attempt {row.attempts}' if row.attempts > 1 else ''}  {what}"

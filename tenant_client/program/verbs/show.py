@@ -14,19 +14,17 @@ from federation.base.pinned_directory import is_pinned
 from federation.base.screen import show, show_json
 from federation.base.sqlite import Connection, reporting
 from federation.base.visible import counted_as
-from federation.protocol.xid_codes import code_of
 from tenant_client.doctor.advice.after_failure import after_failure, next_command
 from tenant_client.doctor.advice.explanation import FailureSide, explain
 from tenant_client.doctor.advice.failure_facts import Known, facts_of, newest
 from tenant_client.doctor.advice.found import to_do
-from tenant_client.doctor.advice.own_codes import JudgedLine, judged, own_codes
+from tenant_client.doctor.advice.own_codes import JudgedLine, judged_line
 from tenant_client.doctor.diagnosis.precedents import Precedent
 from tenant_client.doctor.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.excerpts import Excerpts
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
-from tenant_client.doctor.sources.evidence import Evidence, Role
 from tenant_client.doctor.sources.reasons import UNKNOWN
 from tenant_client.program.verbs.console import Home, Latest, Lease, journalled, require, say_error
 from tenant_client.rounds.disclosure.happened import ExplainedAttempt
@@ -157,7 +155,7 @@ def _shown(home: Path, beginning: str, *, latest: bool) -> ShownJob:
 
 
 def _of(connection: Connection, attempt: Attempt) -> ShownJob:
-    incidents = Incidents(connection).kept()
+    known, incidents = Known.of(connection), Incidents(connection).kept()
     incident = next((one for one in incidents if (one.lease, one.attempt) == (attempt.unit, attempt.attempt)), None)
     advice = after_failure(attempt.unit, attempt.state, attempt.cause)[1:2]
     succeeded = attempt.state is AttemptState.SUCCEEDED
@@ -180,9 +178,9 @@ def _of(connection: Connection, attempt: Attempt) -> ShownJob:
         ),
         evidence=_evidence(connection, attempt, incident.lines if incident else ()),
         precedents=ShownPrecedents(incident.helped if incident else "", incident.precedents if incident else ()),
-        both_sides=_both_sides(connection, attempt),
+        both_sides=_both_sides(known, attempt),
         joined=is_pinned(connection),
-        codes=_codes(connection, attempt),
+        codes=tuple(judged_line(one, verdict) for verdict, one in known.codes[attempt.unit, attempt.attempt].items()),
     )
 
 
@@ -194,29 +192,10 @@ def _evidence(connection: Connection, attempt: Attempt, masked: tuple[str, ...])
     return ShownEvidence(excerpt.at, f"{file}:{number}" if line else "", near, lines, attempt.findings)
 
 
-def _codes(connection: Connection, attempt: Attempt) -> tuple[JudgedLine, ...]:
-    """What the codes in an attempt's kept lines, else in its cause, say of the hardware."""
-    cause = attempt.cause
-    if attempt.state is AttemptState.SUCCEEDED:
-        return ()
-    lines = [
-        (f"{one.file}, line {one.line}", one.text)
-        for one in Excerpts(connection).of(attempt.unit, attempt.attempt).lines
-    ]
-    kept = [one for one in lines if code_of(one[1])] or [(cause.place, cause.sentence)]
-    seen = [
-        Evidence(cause.reason, Role.ROOT, "", where, 0, text, host=cause.host, gpu=cause.gpu) for where, text in kept
-    ]
-    found = judged(seen, own_codes(connection), attempt.unit) if code_of(kept[0][1]) else ()
-    return tuple({one.judgement: one for one in found}.values())
-
-
-def _both_sides(connection: Connection, attempt: Attempt) -> ExplainedAttempt | None:
-    known = Known.of(connection)
+def _both_sides(known: Known, attempt: Attempt) -> ExplainedAttempt | None:
     if newest(known, attempt.unit) != attempt:
         return None
-    found = explain(facts_of(known, attempt))
-    return ExplainedAttempt(attempt.unit, attempt.attempt, found.cause, found.side, found.sentence)
+    return ExplainedAttempt.of(known, attempt, explain(facts_of(known, attempt)))
 
 
 def _lines(found: ShownJob) -> Iterator[str]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from federation.base.sqlite import Connection
-from tenant_client.doctor.advice.explanation import FailureCause, FailureSide
+from tenant_client.doctor.advice.explanation import Explanation, FailureCause, FailureSide
 from tenant_client.doctor.advice.failure_facts import Known, explanations
 from tenant_client.doctor.records.attempts import Attempt, Attempts
 from tenant_client.doctor.records.incidents import Incident, Incidents
@@ -59,20 +59,30 @@ class Happened:
 
 @dataclass(frozen=True)
 class ExplainedAttempt:
-    """The explanation of an attempt: its first cause, whose side that is, and a sentence."""
+    """The explanation of an attempt: its first cause, whose side that is, and a sentence.
+
+    `codes` say of each error code of its GPUs whether it is the hardware's or the job's.
+    """
 
     lease: str
     attempt: int
     cause: FailureCause
     side: FailureSide
     sentence: str
+    codes: tuple[str, ...]
+
+    @classmethod
+    def of(cls, known: Known, attempt: Attempt, found: Explanation) -> "ExplainedAttempt":
+        """By what is known of all attempts."""
+        codes = tuple(one.sentence() for one in known.codes.get((attempt.unit, attempt.attempt), ()))
+        return cls(attempt.unit, attempt.attempt, found.cause, found.side, found.sentence, codes)
 
 
 def what_happened(connection: Connection) -> Happened:
     """The whole journal, oldest first."""
     journal, attempts = Journal(connection), Attempts(connection)
     workloads = (_workload(lease, descriptor) for lease, descriptor in journal.descriptors().items())
-    failures = journal.failures(0.0, math.inf)
+    failures, known = journal.failures(0.0, math.inf), Known.of(connection)
     return Happened(
         leases=tuple(journal.units()),
         workloads=tuple(workloads),
@@ -81,10 +91,7 @@ def what_happened(connection: Connection) -> Happened:
         jobs=attempts.jobs(),
         incidents=tuple(Incidents(connection).kept()),
         undescribed=journal.undescribed(),
-        explanations=tuple(
-            ExplainedAttempt(attempt.unit, attempt.attempt, found.cause, found.side, found.sentence)
-            for attempt, found in explanations(Known.of(connection))
-        ),
+        explanations=tuple(ExplainedAttempt.of(known, attempt, found) for attempt, found in explanations(known)),
     )
 
 

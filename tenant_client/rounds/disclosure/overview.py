@@ -4,6 +4,7 @@ Read only: nothing is sent, created or changed. The home may be missing. The cod
 federation holds needs the extra `federation`, and is imported only there.
 """
 
+from collections.abc import Collection
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,10 @@ from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.pinned_directory import is_pinned, pinned
 from federation.base.sqlite import Connection, reporting
 from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.xid_judge import CodeVerdict
 from tenant_client.doctor.advice.found import hung_before, in_short
 from tenant_client.doctor.advice.hints import HintLog, standing
+from tenant_client.doctor.advice.own_codes import judged_attempt, own_codes
 from tenant_client.doctor.records.attempts import Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal
@@ -27,7 +30,8 @@ class LeaseRow:
     """A lease, its job and workload, and the state of its last attempt; `state` is empty without one.
 
     `undescribed` says why the workload is not known, `found` in short what the watch found and held at the end,
-    `hung` where a rank hung if that is why it failed; "" where it is not so.
+    `hung` where a rank hung if that is why it failed, `code` whether an error code of a GPU is the hardware's or the
+    job's; "" where it is not so.
     """
 
     lease: str
@@ -39,6 +43,7 @@ class LeaseRow:
     reason: str
     found: str
     hung: str
+    code: str
     since_s: float
 
 
@@ -155,7 +160,7 @@ def leases(connection: Connection) -> list[LeaseRow]:
     """Every lease, oldest first."""
     journal, attempts = Journal(connection), Attempts(connection)
     jobs, described, undescribed = attempts.jobs(), journal.descriptors(), journal.undescribed()
-    last = {one.unit: one for one in attempts.list()}
+    last, own = {one.unit: one for one in attempts.list()}, own_codes(connection)
     rows = []
     for unit in journal.units():
         one, what = last.get(unit.unit), described.get(unit.unit)
@@ -170,10 +175,16 @@ def leases(connection: Connection) -> list[LeaseRow]:
                 reason=one.cause.reason if one and one.state in _EXPLAINED else "",
                 found=in_short(one.findings) if one else "",
                 hung=hung_before(one.cause.reason, one.findings) if one else "",
+                code=_code(judged_attempt(connection, one, own)) if one else "",
                 since_s=one.started_at_s if one else unit.start_h * SECONDS_PER_HOUR,
             )
         )
     return rows
+
+
+def _code(found: Collection[CodeVerdict]) -> str:
+    """The surest, in a few words."""
+    return max(found, key=lambda one: getattr(one, one.cause)).short() if found else ""
 
 
 def status(home: Path, now_hour: float) -> TenantStatus:

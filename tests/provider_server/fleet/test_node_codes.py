@@ -1,11 +1,13 @@
 """Error codes of own GPUs over leases: a bad node, a bad job, and what an operator without tenants sees."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.xid_judge import DECIDED
 from provider_server.fleet.leases import Lease
-from provider_server.fleet.node_codes import CodeEvent, Held, NodeCodeRow, held, node_codes
+from provider_server.fleet.node_codes import KEPT_H, CodeEvent, Held, NodeCodeRow, held, load, node_codes, remember
+from provider_server.program.pages.actions import MOST_NAMED, RECENT_H, of_codes
 
 # Ten jobs, a day each, one after the other on each of four nodes.
 LEASES = [
@@ -66,3 +68,23 @@ def test_leases_of_one_workload_are_one_job() -> None:
     assert held([(lease, ("n1", "n2")), (other, ("n1",))]) == [
         Held("n1", "ab", 0.0, 9.0), Held("n2", "ab", 0.0, 9.0), Held("n1", str(other.lease), 0.0, 9.0),
     ]  # fmt: skip
+
+
+def test_a_running_provider_keeps_events_and_its_page_names_nodes_whose_hardware_it_is(tmp_path: Path) -> None:
+    bad = [CodeEvent("n1", "31", 24.0 * day + 5) for day in (1, 3, 4, 6, 8)]
+    remember(tmp_path, bad[:3], LEASES, (), 200.0)
+    assert not list(of_codes(load(tmp_path).rows[:0], 200.0))
+    remember(tmp_path, bad[2:], LEASES, (), 240.0)
+    kept = load(tmp_path)
+    assert kept.events == tuple(bad)  # each once
+    (act,) = of_codes(kept.rows, 240.0)
+    assert act.what.startswith("n1: Xid 31: the hardware, 9")
+    assert not list(of_codes(kept.rows, bad[-1].hour + RECENT_H + 1))
+    remember(tmp_path, (), LEASES, (), 240.0 + KEPT_H)
+    assert load(tmp_path).events == ()
+
+
+def test_many_bad_nodes_are_counted() -> None:
+    found = node_codes([CodeEvent(f"n{number}", "79", 1.0) for number in range(MOST_NAMED + 2)], [])
+    sure = [row | {"hardware_probability": 0.99} for row in found]
+    assert [one.what for one in of_codes(sure, 2.0)][-1] == "2 more nodes with errors of their hardware"  # type: ignore[arg-type]

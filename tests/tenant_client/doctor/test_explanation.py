@@ -298,7 +298,7 @@ def attempt(unit: str, number: int = 1, reason: str = "collective_timeout", **mo
 
 
 def known(*attempts: Attempt, **more: object) -> Known:
-    return replace(Known(attempts, {}, (), None, ()), **more)  # type: ignore[arg-type]
+    return replace(Known(attempts, {}, (), None, (), {}), **more)  # type: ignore[arg-type]
 
 
 def test_only_hints_about_the_lease_count() -> None:

@@ -1,6 +1,7 @@
 """Error codes of GPUs in a tenant's own journal: which jobs saw them on which nodes, and what became of it."""
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,8 @@ from typer.testing import CliRunner
 
 from federation.base.sqlite import Connection
 from federation.protocol.xid_judge import Tally
+from tenant_client.doctor.advice.explanation import Explanation, FailureCause, FailureSide, explain
+from tenant_client.doctor.advice.failure_facts import Known, facts_of, newest
 from tenant_client.doctor.advice.own_codes import own_codes
 from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
@@ -18,6 +21,8 @@ from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.records.starts import Started, Starts
 from tenant_client.program.cli import app
+from tenant_client.program.pages import views
+from tests.jobs.wrapped import run
 
 FAULT = "NVRM: Xid (PCI:0000:3b:00): 31, pid=9, name=python, MMU Fault: ENGINE GRAPHICS faulted"
 HOUR_S = 3600.0
@@ -99,3 +104,41 @@ def test_show_and_diagnose_say_whose_it_is_and_evidence_has_the_probability(
     run.mkdir(parents=True)
     (run / "dmesg.log").write_text(f"[    8.1] {FAULT}\n")
     assert told in call(tmp_path, "diagnose", str(run / "dmesg.log"))
+
+
+def test_where_a_code_showed_before_turns_the_explanation(connection: Connection) -> None:
+    ran(connection, "alone", "bad.py", "n1", at=0, failed_on="n1")
+    alone = explained(connection, "alone")
+    assert alone.side is not FailureSide.TENANT or not any("Xid 31" in text for text in alone.ranked[0].evidence_for)
+    for number, node in enumerate(("n2", "n3", "n4"), 1):
+        ran(connection, f"bad-{number}", "bad.py", node, at=number, failed_on=node)
+    mine = explained(connection, "alone")
+    assert mine.cause is FailureCause.CODE
+    assert "the same on 3 other nodes" in " ".join(mine.ranked[0].evidence_for)
+
+
+def test_other_jobs_with_the_code_on_the_node_accuse_the_node(connection: Connection) -> None:
+    for number in range(4):
+        ran(connection, f"job-{number}", f"job{number}.py", "sick", at=number, failed_on="sick")
+        ran(connection, f"fine-{number}", f"job{number}.py", "n2", at=10 + number)
+    found = explained(connection, "job-3")
+    gpu = next(one for one in found.ranked if one.cause is FailureCause.GPU)
+    assert "here under 3 other jobs too" in " ".join(gpu.evidence_for)
+
+
+def test_run_jobs_and_page_say_whose_error_it_is(tmp_path: Path) -> None:
+    home, log = tmp_path / "home", tmp_path / "job.py"
+    log.write_text(f"print({FAULT!r}); raise SystemExit(3)\n", encoding="utf-8")
+    done = run(home, [sys.executable, str(log)])
+    assert "pharoah-tenant: Xid 31: your code, " in done.stderr
+    assert "(Xid 31: your code, " in call(home, "jobs")
+    assert json.loads(call(home, "jobs", "--json"))["leases"][0]["code"].startswith("Xid 31: your code, ")
+    house = views.house(home, 0.0)
+    assert [one.codes[0].startswith("Xid 31: your code, ") for one in house.explanations.values()] == [True]
+
+
+def explained(connection: Connection, unit: str) -> Explanation:
+    known = Known.of(connection)
+    attempt = newest(known, unit)
+    assert attempt is not None
+    return explain(facts_of(known, attempt))

@@ -172,7 +172,7 @@ def test_the_list_leads_with_the_rank_that_hung_where_a_time_out_ended_it(
 def test_both_sides_are_told_where_there_are_two_and_another_is_meant(
     home: Path, monkeypatch: pytest.MonkeyPatch, side: str, told: int, *, joined: bool
 ) -> None:
-    explained = ExplainedAttempt("again", 1, FailureCause.MISMATCH, FailureSide(side), "probably this")
+    explained = ExplainedAttempt("again", 1, FailureCause.MISMATCH, FailureSide(side), "probably this", ())
     monkeypatch.setattr(verb, "is_pinned", lambda _: joined)
     monkeypatch.setattr(verb, "_both_sides", lambda *_: explained)
     assert call(home, "show", "again").stdout.count("over both sides: probably this") == told
