@@ -7,6 +7,7 @@ Every step except the job itself may fail; the next step runs anyway.
 """
 
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -91,6 +92,7 @@ def _wait(job: Job, streams: Streams | None, link: Link | None, mark: str, ours:
 
 
 TERMINAL = "the terminal"
+_LOOKS, _NAP_S = 4, 0.005
 
 
 def sender_of(pid: int, job: int, mark: str = "") -> str | None:
@@ -116,7 +118,13 @@ def sender_of(pid: int, job: int, mark: str = "") -> str | None:
 
 
 def _environment(pid: int) -> list[str]:
-    try:
-        return Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="replace").split("\0")
-    except OSError:  # it is gone, or somebody else's
-        return []
+    """What a process was started with; none if it is gone, or somebody else's."""
+    for _ in range(_LOOKS):
+        try:
+            text = Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return []
+        if text:
+            return text.split("\0")
+        time.sleep(_NAP_S)  # it becomes another program at this moment, as a shell does for its last command
+    return []

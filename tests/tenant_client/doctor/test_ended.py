@@ -1,8 +1,11 @@
 """Who ended a job, and while what: decided from how it stood at the signal."""
 
 import math
+import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -112,11 +115,20 @@ def test_only_the_kernel_and_nccl_name_a_device_or_a_link(reason: str, source: s
 
 
 def test_what_the_job_started_is_the_jobs_own_doing() -> None:
-    import os
-
     assert sender_of(os.getpid(), os.getppid()) is None
     assert sender_of(os.getppid(), os.getpid()) not in (None, "")
     assert sender_of(0, os.getpid()) == ""
+
+
+def test_a_sender_that_becomes_another_program_is_still_the_jobs() -> None:
+    """Between two programs a process has no environment, and a shell becomes its last command."""
+    env = {**os.environ, "MARK": "ours"}
+    for _ in range(30):
+        with subprocess.Popen(["sh", "-c", "sleep 0.01; exec sleep 9"], env=env) as process:
+            until_s = time.monotonic() + 0.03
+            while time.monotonic() < until_s:
+                assert sender_of(process.pid, 1, "MARK=ours") is None
+            process.kill()
 
 
 # ---- how it stands -------------------------------------------------------------------------------------------------
@@ -204,7 +216,7 @@ def test_the_same_job_again_supersedes_it_and_another_one_does_not(tmp_path: Pat
 
 
 def test_a_script_that_ends_its_own_group_was_not_ended_by_anybody(tmp_path: Path) -> None:
-    script = "trap 'exit 3' TERM; (trap '' TERM; sleep 0.2; kill -TERM 0; sleep 30) >/dev/null 2>&1 & wait"
+    script = "trap 'exit 3' TERM; (trap '' TERM; sleep 0.2; kill -TERM 0; sleep 5) & wait"
     done = run(tmp_path / "home", ["sh", "-c", script])
     (attempt,) = attempts(tmp_path / "home")
     assert (done.code, attempt.state) == (3, AttemptState.FAILED)
