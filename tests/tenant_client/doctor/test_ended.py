@@ -124,7 +124,7 @@ def test_a_sender_that_becomes_another_program_is_still_the_jobs() -> None:
     """Between two programs a process has no environment, and a shell becomes its last command."""
     env = {**os.environ, "MARK": "ours"}
     for _ in range(30):
-        with subprocess.Popen(["sh", "-c", "sleep 0.01; exec sleep 9"], env=env) as process:
+        with subprocess.Popen(["/bin/sh", "-c", "sleep 0.01; exec sleep 9"], env=env) as process:
             until_s = time.monotonic() + 0.03
             while time.monotonic() < until_s:
                 assert sender_of(process.pid, 1, "MARK=ours") is None
