@@ -31,12 +31,12 @@ from federation.protocol.judgement import surest
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from federation.protocol.noise import NoiseSampler, SystemSampler
 from federation.protocol.plan import HOURS_PER_WEEK
-from provider_server.fleet.analysis.experiments import Beliefs, Places, choose
-from provider_server.fleet.learning.findings import beliefs
+from provider_server.fleet.learning.findings import tried_pairs
 from provider_server.fleet.release import Release
 from simulation.run.engine_options import EngineKind
 from simulation.run.engines import Kind
 from simulation.studies import learning
+from simulation.studies.choosing import Beliefs, Places, choose
 from simulation.studies.field_cells import EVERY
 from simulation.studies.learning import Year
 from simulation.studies.study import Only, Quick, Seed, Seeds, Table, by_seed, chosen
@@ -197,8 +197,8 @@ def _play(year: Year, made: Sequence[Release], setting: Setting, seed: int) -> P
     for week in range(0, scenario.weeks, LOOK_WEEKS):
         table = LifeTable(tuple(names), failures, hours, hours, np.zeros(shape))
         released = [one for one in made if one.plan.end_hour <= week * HOURS_PER_WEEK]
-        pairs, known = beliefs(released, year.leases, learning.features(scenario), table)
-        known, cells = _of_workloads(pairs, known)
+        pairs, found, rate = tried_pairs(released, year.leases, learning.features(scenario), table)
+        known, cells = _of_workloads(pairs, Beliefs.of(found, rate))
         said[cells] = known.probability_worse
         now = np.zeros(shape, np.bool_)
         now[tuple(part[surest(known.probability_worse)] for part in cells)] = True

@@ -7,7 +7,7 @@
   where most of the smaller of both groups is in the other. After a split the larger part keeps the number. A number is
   never used again. The order of nodes and columns does not matter; equal inputs give equal maps.
 - New hardware joins the most similar context (`nearest`). Each feature that differs adds the share of failures that it
-  explained to the distance, and the interval widens (`widened`) by that share of the spread between contexts.
+  explained to the distance.
 
 Not promised: contexts that differ only in features that do not predict failures; intervals that account for the use of
 the same failures to select features and to form groups.
@@ -36,14 +36,12 @@ from scipy.optimize import linear_sum_assignment
 
 from crypto.errors import PharoahError
 from federation.protocol.life_table import Floats
-from provider_server.fleet.analysis.intervals import NORMAL_95
 from provider_server.fleet.analysis.measured import told_by_measures
 from provider_server.fleet.analysis.partition import MOST, Feature, Fleet, Group, rates, told_by_failures, told_by_look
 from provider_server.fleet.analysis.selection import LEAST_FAILURES, NodeTable, Selected
 
 LEAST_NODES = 5
 LEVELS_SHOWN = 3
-LEAST_SPREAD = float(np.log(2.0))  # of log rates between contexts, for hardware that nobody has seen
 BARELY = 1e-9  # what explains performance alone breaks ties between contexts that fail alike
 UNKNOWN = ""
 
@@ -246,18 +244,6 @@ def nearest(table: NodeTable, found: ContextMap) -> dict[str, tuple[int, float]]
     numbers = [found.contexts[place].number for place in best]
     pairs = zip(numbers, far[np.arange(len(new)), best].tolist(), strict=True)
     return dict(zip((table.nodes[place] for place in new), pairs, strict=True))
-
-
-def widened(found: ContextMap, number: int, distance: float) -> tuple[float, float]:
-    """Bounds per 1,000 node-hours for hardware at that distance from the context: its own, and what may lie between.
-
-    The features that do not fit explained `distance` of what contexts differ by; their part is now unknown.
-    """
-    (context,) = (one for one in found.contexts if one.number == number)
-    logs = np.log([one.failures_per_1000_node_hours for one in found.contexts if one.failures_per_1000_node_hours])
-    spread = max(float(np.std(logs)) if len(logs) else 0.0, LEAST_SPREAD)
-    factor = float(np.exp(NORMAL_95 * spread * np.sqrt(distance)))
-    return context.low / factor, context.high * factor
 
 
 def _distances(table: NodeTable, found: ContextMap) -> Floats:

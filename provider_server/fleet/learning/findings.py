@@ -26,7 +26,6 @@ from federation.protocol.known_rates import experience
 from federation.protocol.life_table import Dimension, Floats, LifeTable
 from provider_server.fleet.analysis.cap_correction import ALIKE, capped_slope
 from provider_server.fleet.analysis.capped_hazard import Rates, Units, fit_capped
-from provider_server.fleet.analysis.experiments import Beliefs
 from provider_server.fleet.analysis.filed_elsewhere import More, filed_elsewhere
 from provider_server.fleet.analysis.hazard import Estimate, Unsettled
 from provider_server.fleet.analysis.mismatch import Mismatches, find_mismatches
@@ -109,15 +108,16 @@ def learn(
     return Findings(pairs.findings(seen, more), hazards.findings(more), versions, evidence=evidence)
 
 
-def beliefs(
+def tried_pairs(
     releases: Sequence[Release],
     leases: Sequence[Lease],
     features: Features | None,
     trials: LifeTable,
-) -> tuple[list[tuple[str, str]], Beliefs]:
-    """What to choose experiments by: pairs (workload, context), and what releases and `trials` say of each.
+) -> tuple[list[tuple[str, str]], Mismatches, Floats]:
+    """What to choose experiments by: pairs (workload, context), what releases and `trials` say of each, and its rate.
 
-    Before the first release it is what trials say alone, of the pairs that `trials` has cells of.
+    Before the first release it is what trials say alone, of the pairs that `trials` has cells of. The rate (pairs,) is
+    that of stand-ins, failures per node-hour; of pairs that were never tried, the workload's own.
     """
     if not releases:
         deaf = replace(trials, events=np.zeros(trials.shape), noise_variance=np.full(trials.shape, NOTHING_SAID))
@@ -131,10 +131,8 @@ def beliefs(
         rate = found.expected / np.maximum(node_hours, np.finfo(float).tiny)
     workloads, contexts = (dimension.levels for dimension in names)
     pairs_of = zip(found.workload.tolist(), found.context.tolist(), strict=True)
-    tried = found.stand_in_rate
-    return [(workloads[row], contexts[column]) for row, column in pairs_of], Beliefs.of(
-        found, np.where(tried > 0.0, tried, rate)
-    )
+    rate = np.where(found.stand_in_rate > 0.0, found.stand_in_rate, rate)
+    return [(workloads[row], contexts[column]) for row, column in pairs_of], found, rate
 
 
 def _fit(

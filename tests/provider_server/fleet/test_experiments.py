@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from federation.protocol.life_table import Dimension, Floats, LifeTable
-from provider_server.fleet.analysis.experiments import Beliefs, choose
 from provider_server.fleet.analysis.mismatch import Mismatches, find_mismatches
 from provider_server.fleet.analysis.trials import Trials
+from simulation.studies.choosing import Beliefs, choose
 
 SHAPE = (30, 8)
 NAMES = (

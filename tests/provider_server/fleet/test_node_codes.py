@@ -87,4 +87,4 @@ def test_a_running_provider_keeps_events_and_its_page_names_nodes_whose_hardware
 def test_many_bad_nodes_are_counted() -> None:
     found = node_codes([CodeEvent(f"n{number}", "79", 1.0) for number in range(MOST_NAMED + 2)], [])
     sure = [row | {"hardware_probability": 0.99} for row in found]
-    assert [one.what for one in of_codes(sure, 2.0)][-1] == "2 more nodes with errors of their hardware"  # type: ignore[arg-type]
+    assert [one.what for one in of_codes(sure, 2.0)][-1] == "2 more nodes with errors of their hardware"
