@@ -29,7 +29,7 @@ from crypto.threshold import KeyShare
 from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
 from federation.base.pinned_directory import NotEnrolled, pinned
-from federation.base.sqlite import Connection, create_file
+from federation.base.sqlite import Connection
 from federation.protocol.ceremony import Committee, KeptShare
 from federation.protocol.directory import Chain, Directory
 from federation.protocol.enrolment import SealingKey, TrusteeCard, host_of, open_trustee_card
@@ -234,7 +234,6 @@ def _opened(home: Path, entries: Iterable[bytes], random_bytes: RandomBytes, lim
             f"the keys are not those of the ceremony: {home}", hint="restore all files from the same backup"
         )
     memory = home / MEMORY
-    create_file(memory)
     return Trustee(share, signing, mask, tuple(entries), memory, random_bytes, limits, renewed, next_mask_key(home))
 
 

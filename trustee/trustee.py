@@ -46,7 +46,7 @@ from crypto.signing import Signed, SigningKey, name_of, open_signed, open_signed
 from crypto.threshold import KeyShare
 from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.pinned_directory import pin
-from federation.base.sqlite import Connection, reporting, transaction
+from federation.base.sqlite import open_database, reporting, transaction
 from federation.protocol.directory import Directory, SeatsChanged, open_of_seat
 from federation.protocol.endorsed import EndorsedSet
 from federation.protocol.noise import open_groups
@@ -117,9 +117,7 @@ class Trustee:
         self._mask_keys = {key.public: key for key in (mask_key, next_mask_key) if key}
         self._random_bytes = random_bytes
         self._limits = limits
-        self._connection = Connection(str(memory))
-        _forget_series(self._connection)
-        self._connection.executescript(_SCHEMA + meter.SCHEMA + places.SCHEMA + anchors.SCHEMA)
+        self._connection = open_database(memory, _SCHEMA + meter.SCHEMA + places.SCHEMA + anchors.SCHEMA)
         self._meter = meter.Meter(
             self._connection, limits.evaluations_per_epoch, limits.evaluations_floor, limits.now_hour
         )
@@ -389,12 +387,6 @@ class Trustee:
         directory = self.chain.at(plan.directory)
         streams = (self._stream(key, header, directory) for header in headers)
         return masking.sum_of_masks(key, streams, plan.words)
-
-
-def _forget_series(connection: Connection) -> None:
-    """Drops the sets of a version that had series: it cannot read their plans, so nothing of them is ever unmasked."""
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'kept_sums'").fetchone():
-        connection.executescript("DROP TABLE kept_sums; DROP TABLE places; DROP TABLE opened; DROP TABLE endorsed;")
 
 
 def _check_windows(plan: Plan, directory: Directory) -> None:

@@ -41,7 +41,7 @@ from federation.protocol.round_messages import (
 )
 from federation.protocol.versions import OLDEST, asked_in
 from tenant_client.doctor.records.bundle_log import BundleLog
-from tenant_client.doctor.records.database import refuse_earlier, selection_key
+from tenant_client.doctor.records.database import selection_key
 from tenant_client.doctor.records.endorsed_sets import EndorsedSets, waited_since
 from tenant_client.doctor.records.grant_log import GrantLog
 from tenant_client.doctor.records.journal import Failure, GrantChanged, Journal, Unit
@@ -82,7 +82,6 @@ class Tenant:
         sampler: noise.NoiseSampler,
         clock: Callable[[], float] = now_hour,
     ) -> None:
-        refuse_earlier(connection)
         self.id = tenant_id(signing_key.public)
         self.policy = policy
         self.journal = Journal(connection)

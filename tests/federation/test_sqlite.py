@@ -4,10 +4,13 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from federation.base.sqlite import create_file, open_database
+import pytest
+
+from federation.base.sqlite import NewerHome, create_file, open_database
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS notes (note TEXT NOT NULL);"
 COUNT = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM notes').fetchone()[0])"
@@ -38,3 +41,37 @@ def test_a_new_file_is_its_owners_alone_and_one_that_is_there_is_not_touched(tmp
     path.write_bytes(b"kept")
     create_file(path)
     assert path.read_bytes() == b"kept"
+
+
+# ---- versions --------------------------------------------------------------------------------------------------------
+
+LATER = "CREATE TABLE IF NOT EXISTS notes (note TEXT NOT NULL, loud INTEGER);"
+STEPS = ("ALTER TABLE notes ADD COLUMN loud INTEGER; UPDATE notes SET loud = 1",)
+
+
+def notes(path: Path, schema: str, steps: Sequence[str] = ()) -> list[tuple[object, ...]]:
+    with closing(open_database(path, schema, steps)) as opened:
+        return opened.execute("SELECT * FROM notes").fetchall()
+
+
+def test_a_file_of_the_release_before_is_copied_and_upgraded_once_and_the_way_back_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.db"
+    with closing(open_database(path, SCHEMA)) as old:
+        old.execute("INSERT INTO notes VALUES ('one')")
+    assert notes(path, LATER, STEPS) == notes(path, LATER, STEPS) == [("one", 1)]
+    copy = tmp_path / "notes.db.version-1"
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    before = path.read_bytes()
+    with pytest.raises(NewerHome, match="version 2, this program knows up to 1"):
+        open_database(path, SCHEMA)
+    assert path.read_bytes() == before
+    assert notes(copy, SCHEMA) == [("one",)]  # the way back
+
+
+def test_a_new_file_needs_no_steps_and_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
+    assert notes(tmp_path / "new.db", LATER, STEPS) == notes(tmp_path / "new.db", LATER, STEPS) == []
+    assert not list(tmp_path.glob("*.version-*"))
+    notes(tmp_path / "old.db", SCHEMA)
+    with pytest.raises(sqlite3.OperationalError):
+        open_database(tmp_path / "old.db", LATER, (f"{STEPS[0]}; NO SQL",))
+    assert notes(tmp_path / "old.db", SCHEMA) == []

@@ -2,10 +2,8 @@
 
 import hashlib
 import os
-import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from threading import Barrier
 from typing import Any
 
@@ -756,28 +754,6 @@ def test_who_hears_that_others_gave_the_round_up_unmasks_nothing(cast: Cast) -> 
     words = tuple(cast.trustee(index).endorse(asked) for index, asked in told.items())
     with pytest.raises(Equivocation, match="trustee 5 endorsed another set"):
         cast.trustee(3).unmask(encode(UnmaskCall(request, words)))
-
-
-# ---- memory ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_memory_of_a_version_with_series_forgets_their_sets_and_keeps_the_rest(cast: Cast) -> None:
-    memory = cast.root / "trustee-3.db"
-    element = keys().tenants[0][0].sign(EvaluationRequest(keys().tenant_id(0), 3, 0, (an_element(),)))
-    first = cast.trustee()
-    answer = first.evaluate(element)
-    first.close()
-    with closing(sqlite3.connect(memory)) as old:
-        old.executescript(
-            "DROP TABLE places; DROP TABLE endorsed; DROP TABLE opened; DROP TABLE epochs; DROP TABLE served;"
-            "CREATE TABLE places (series BLOB, position INTEGER, round_id BLOB);"
-            "CREATE TABLE endorsed (round_id BLOB, series BLOB, request BLOB); CREATE TABLE kept_sums (round_id BLOB);"
-            "CREATE TABLE opened (round_id BLOB, number INTEGER); INSERT INTO endorsed VALUES (x'00', x'00', x'00');"
-        )
-    plan, again = a_plan(), cast.trustee()
-    assert again.evaluate(element) == answer
-    assert again.rounds() == []
-    unmasked(again, an_unmasking(plan), plan)
 
 
 # ---- secrets -------------------------------------------------------------------------------------------------------

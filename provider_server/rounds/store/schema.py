@@ -1,17 +1,26 @@
-"""Makes the tables of an empty database, in one transaction; any that are not of this version are refused, unchanged.
+"""Makes the tables of an empty database, or takes those of an earlier release to this version, in one transaction.
+
+A file of SQLite is copied before that, beside itself; who uses PostgreSQL keeps a copy with `pg_dump`. Refused,
+unchanged, are tables of a newer version, of one that no step leads from, and of something else.
 
 Releases, bundles, entries of the directory, and the request of a round once a trustee has answered it are final: the
 database itself refuses to change, replace or remove one. Whoever may drop a trigger or a table can still do so. The
 triggers hold against mistakes and against the rights that a provider's processes need.
 """
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
 import sqlalchemy as sa
 
 from crypto.errors import Refusal
+from federation.base.sqlite import keep_copy
 from provider_server.rounds.store.rows import writing
 from provider_server.rounds.store.tables import metadata
 
 VERSION = "0015"
+STEPS: Mapping[str, Sequence[str]] = MappingProxyType({})  # statements to the next version, by the one they lead from
 _version_table = sa.Table(
     "alembic_version",  # the name that stores have had since a tool of that name made them
     sa.MetaData(),
@@ -92,14 +101,19 @@ class OlderRounds(Refusal):
 
 
 def prepare(engine: sa.Engine, *, create: bool) -> None:
-    """Makes the tables in an empty database, NoStore unless `create`; refuses one that is not of this version."""
+    """Makes the tables in an empty database, NoStore unless `create`; an earlier version is taken to this one."""
     with engine.connect() as connection:
-        if _is_current(connection):
-            return
+        before = _version(connection)
+    if before == VERSION:
+        return
+    if before is not None and engine.dialect.name == "sqlite" and engine.url.database:
+        keep_copy(Path(engine.url.database), before)
     with writing(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
-        if _is_current(connection):
+        now = _version(connection)
+        if now is not None:
+            _upgrade(connection, now)
             return
         if not create:
             raise NoStore("the database is empty")
@@ -110,14 +124,23 @@ def prepare(engine: sa.Engine, *, create: bool) -> None:
         connection.execute(sa.insert(_version_table).values(version_num=VERSION))
 
 
-def _is_current(connection: sa.Connection) -> bool:
-    """Whether the tables are those of this version; False for none at all, and a refusal for any others."""
+def _upgrade(connection: sa.Connection, version: str) -> None:
+    """Takes the steps that are left; another process may have taken some meanwhile."""
+    while version != VERSION:
+        for statement in STEPS[version]:
+            connection.execute(sa.text(statement))
+        version = f"{int(version) + 1:04d}"
+    connection.execute(sa.update(_version_table).values(version_num=VERSION))
+
+
+def _version(connection: sa.Connection) -> str | None:
+    """The version of the tables, None if there are none; a refusal for any that no step leads from."""
     tables = sa.inspect(connection).get_table_names()
     version = connection.scalar(sa.select(_version_table)) if _version_table.name in tables else None
     if version is None and tables:
         raise ForeignDatabase("the database contains tables of another program")
     if version is not None and version > VERSION:
         raise NewerDatabase(f"the database has version {version!r}, this program knows up to {VERSION!r}")
-    if version is not None and version < VERSION:
+    if version is not None and version < VERSION and version not in STEPS:
         raise OlderRounds(f"the database has version {version!r}, which this program ({VERSION!r}) does not read")
-    return version is not None
+    return version

@@ -1,12 +1,12 @@
 """The tenant's one file: journal, ledger, outbox and token cache in SQLite, on the tenant's own disk.
 
-The file holds plaintext outcomes and a selection secret; `federation.base.sqlite` tells how it is kept.
+The file holds plaintext outcomes and a selection secret; `federation.base.sqlite` tells how it is kept, and what
+becomes of one that another version wrote.
 """
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crypto.errors import PharoahError
 from federation.base import sqlite
 from federation.base.sqlite import Connection, transaction
 
@@ -112,19 +112,6 @@ CREATE TRIGGER IF NOT EXISTS charges_stay BEFORE DELETE ON charges BEGIN SELECT 
 CREATE TRIGGER IF NOT EXISTS charges_are_not_replaced BEFORE INSERT ON charges
     WHEN EXISTS (SELECT 1 FROM charges WHERE round_id = NEW.round_id) BEGIN SELECT RAISE(ABORT, 'append-only'); END;
 """
-
-
-class EarlierProtocol(PharoahError):
-    """The home answered rounds of a protocol that is no longer spoken."""
-
-    default_hint = "keep its tenant.db as the record of what left, and enrol a new home; the journal stays readable"
-
-
-def refuse_earlier(connection: Connection) -> None:
-    """Raises EarlierProtocol where answers to rounds of a series are kept; returns if there are none."""
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-    if "series" in tables and connection.execute("SELECT 1 FROM series").fetchone():
-        raise EarlierProtocol("this home answered rounds of a series, which rounds without memory do not continue")
 
 
 def open_database(path: Path) -> Connection:

@@ -471,6 +471,43 @@ def test_a_database_of_another_version_is_refused_and_not_touched(
         assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == version
 
 
+def test_a_store_of_the_release_before_is_copied_and_taken_to_this_version_once(
+    store: Store, place: NewPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = rows(store)
+    steps = {
+        schema.VERSION: ("ALTER TABLE leases ADD COLUMN note TEXT", "UPDATE leases SET note = 'old'"),
+        "0016": ("CREATE TABLE later (number INTEGER)",),
+    }
+    monkeypatch.setattr(schema, "STEPS", steps)
+    monkeypatch.setattr(schema, "VERSION", "0017")
+    where = place("provider")
+    for _ in range(2):
+        with closing(Store(where)) as again, again._engine.connect() as connection:
+            assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == "0017"
+            assert connection.scalar(sa.text("SELECT count(*) FROM later")) == 0
+    if isinstance(where, Path):
+        copy = where.with_name(f"{where.name}.version-0015")
+        assert copy.stat().st_mode & 0o777 == 0o600
+        monkeypatch.setattr(schema, "VERSION", "0015")
+        with closing(Store(copy)) as before:  # the way back
+            assert rows(before) == kept
+        with pytest.raises(NewerDatabase):
+            Store(where)
+
+
+def test_a_step_that_fails_leaves_the_store_as_it_was(
+    store: Store, place: NewPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "STEPS", {schema.VERSION: ("CREATE TABLE later (number INTEGER)", "NO SQL")})
+    monkeypatch.setattr(schema, "VERSION", "0016")
+    with pytest.raises(BadDatabase):
+        Store(place("provider"))
+    monkeypatch.undo()
+    with closing(Store(place("provider"))) as again:
+        assert rows(again) == rows(store)
+
+
 @pytest.mark.parametrize("table", ["releases", "evaluations"])
 def test_a_database_of_something_else_is_refused_and_not_touched(place: NewPlace, table: str) -> None:
     where = place("other")

@@ -15,10 +15,9 @@ from federation.protocol.directory import Member, next_entry
 from federation.protocol.endorsed import EndedRound, EndedRounds
 from federation.protocol.noise import from_ring
 from federation.protocol.plan import Plan
-from federation.protocol.privacy_cost import NO_LOSS, plan_loss
+from federation.protocol.privacy_cost import plan_loss
 from federation.protocol.queries import Query
 from federation.protocol.round_messages import DirectoryUpdate, Receipt
-from tenant_client.doctor.records.database import EarlierProtocol
 from tenant_client.rounds.disclosure import owner_view
 from tenant_client.rounds.policy import Policy
 from tenant_client.rounds.tenant import Tenant
@@ -369,17 +368,3 @@ def test_a_long_lease_counts_up_to_the_age_that_the_policy_says(cast: Cast, most
     last = plan_of(WEEKS_PER_EPOCH - 1)
     show(tenant, shown(*(ended(plan_of(one), OTHERS) for one in range(WEEKS_PER_EPOCH - 1))))
     assert sum(int(table.sum()) for table in tenant.counts(last)) == windows * counting(last)
-
-
-# ---- a home of before ----------------------------------------------------------------------------------------------
-
-
-def test_a_home_that_answered_rounds_of_a_series_is_not_opened_as_a_tenant(cast: Cast) -> None:
-    with closing(cast.tenant()) as tenant:
-        tenant._connection.execute("CREATE TABLE series (round_id BLOB PRIMARY KEY, series BLOB NOT NULL)")
-    with closing(cast.tenant()) as tenant:  # it had joined, and never answered
-        assert tenant.ledger.spent(0, 168) == NO_LOSS
-        tenant._connection.execute("INSERT INTO series VALUES (x'00', x'00')")
-    with pytest.raises(EarlierProtocol, match="answered rounds of a series") as refusal:
-        cast.tenant()
-    assert "enrol a new home" in refusal.value.hint
