@@ -8,6 +8,7 @@ from pathlib import Path
 
 from federation.base.clock import now_hour
 from federation.base.key_files import read
+from federation.base.service_manager import announced
 from federation.base.settings import BadSettings
 from federation.transport.certificates import WARN_EVERY_S, warn_of_end
 from federation.transport.introductions import parties
@@ -30,7 +31,7 @@ def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
             raise BadSettings(
                 f"[trustee] listen: {error}", hint="check that no other program uses this port"
             ) from error
-        with server:
+        with server, announced(trustee.rounds):
             warn_of_end(certificate, datetime.now(UTC))
             while not stop.wait(WARN_EVERY_S):
                 trustee_home.settle(home, trustee.chain.directory)

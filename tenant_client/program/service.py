@@ -19,6 +19,7 @@ from crypto.signing import SigningKey, reopened
 from federation.base.clock import SECONDS_PER_HOUR, now_hour
 from federation.base.key_files import read, read_key
 from federation.base.meanwhile import meanwhile
+from federation.base.service_manager import announced
 from federation.base.settings import BadSettings, load
 from federation.protocol.noise import SystemSampler
 from federation.protocol.plan import Plan
@@ -79,7 +80,7 @@ def serve(home: Path, settings: TenantSettings, stop: threading.Event) -> None:
         days = settings.claims.anchor_days
         anchors = anchoring(home, days * 24 * SECONDS_PER_HOUR) if days else nullcontext()
         buys = buying(home) if settings.checks.anonymous else nullcontext()
-        with listening(home), anchors, buys:
+        with listening(home), anchors, buys, announced(tenant.ledger.windows):
             answer = answering(tenant, provider, lambda: policy_of(home))
             flower_node.serve(answer, as_node, stop=stop, heard=_heard)
 

@@ -314,6 +314,9 @@ def test_a_unit_starts_a_program_that_there_is_and_lets_it_write_its_home_alone(
     assert settings["User"] == settings["StateDirectory"] == f"pharoah-{role}"
     assert settings["ProtectSystem"] == "strict"
     assert settings["NoNewPrivileges"] == settings["ProtectHome"] == "yes"
+    assert settings["Type"] == "notify"
+    users = (ROOT / "ops/systemd/pharoah.sysusers").read_text(encoding="utf-8")
+    assert f'u pharoah-{role} - "Pharoah {role}" /var/lib/pharoah-{role}\n' in users
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("there is no systemd-analyze here: Debian's package systemd adds it")
@@ -321,3 +324,5 @@ def test_a_unit_starts_a_program_that_there_is_and_lets_it_write_its_home_alone(
     unit.write_text(text.replace(settings["ExecStart"], "/bin/true"), encoding="utf-8")
     verified = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, check=False)
     assert (verified.returncode, verified.stdout, verified.stderr) == (0, "", "")
+    exposed = [analyze, "security", "--offline=true", "--threshold=20", unit]  # tenths
+    assert subprocess.run(exposed, capture_output=True, check=False).returncode == 0

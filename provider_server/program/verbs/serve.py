@@ -14,6 +14,7 @@ import typer
 from federation.base import logs
 from federation.base.logs import Format
 from federation.base.screen import show, show_json
+from federation.base.service_manager import announced
 from federation.protocol.enrolment import host_of
 from provider_server.program import service
 from provider_server.program.operations.preflight import Checked, looked_at
@@ -68,7 +69,8 @@ def serve(
         with service.running(place, provider, settings) as (rounds, link, online_port):
             where = f"tenants at {link.address}, online at port {online_port}, operator at {link.control}"
             service.logger.info("serving %s", where, extra={"event": "serving"})
-            service.serve(place, rounds, settings)
+            with announced(provider.store.own.looked_until):
+                service.serve(place, rounds, settings)
 
 
 def _check_address(listen: str) -> None:
