@@ -324,5 +324,5 @@ def test_a_unit_starts_a_program_that_there_is_and_lets_it_write_its_home_alone(
     unit.write_text(text.replace(settings["ExecStart"], "/bin/true"), encoding="utf-8")
     verified = subprocess.run([analyze, "verify", unit], capture_output=True, text=True, check=False)
     assert (verified.returncode, verified.stdout, verified.stderr) == (0, "", "")
-    exposed = [analyze, "security", "--offline=true", "--threshold=20", unit]  # tenths
+    exposed = [analyze, "security", "--offline=true", "--threshold=20", str(unit)]  # tenths
     assert subprocess.run(exposed, capture_output=True, check=False).returncode == 0
