@@ -41,7 +41,6 @@ from simulation.run.federation import Federation
 from tenant_client.rounds.tenant import Tenant
 from tests.support.changing import replace
 from tests.support.federations import COHORT, WEEKS, Grounds, Window, Witness, begin, complaints, fail, hold, welcome
-from trustee import trustee as trustee_module
 
 TRUSTEE = 3  # the one of five that signs and masks
 VICTIMS = {"provider": "provider/provider.db", "tenant": "tenants/000/tenant.db", "trustee": f"trustees/{TRUSTEE}.db"}
@@ -90,13 +89,11 @@ def watching(fate: Fate) -> Iterator[None]:
             return done
 
     real = sqlite.Connection
-    for module in (sqlite, trustee_module):
-        vars(module)["Connection"] = Mortal
+    vars(sqlite)["Connection"] = Mortal
     try:
         yield
     finally:
-        for module in (sqlite, trustee_module):
-            vars(module)["Connection"] = real
+        vars(sqlite)["Connection"] = real
 
 
 def watch_store(provider: Provider, fate: Fate) -> None:

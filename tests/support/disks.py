@@ -16,7 +16,6 @@ import sqlalchemy as sa
 from federation.base import sqlite
 from provider_server.rounds.provider import Provider
 from tests.support.deaths import WRITE
-from trustee import trustee as trustee_module
 
 
 class Killed(BaseException):
@@ -79,15 +78,12 @@ class Disks:
                     trouble.meet(statement)
                 return done
 
-        modules = sqlite, trustee_module
         real = sqlite.Connection
-        for module in modules:
-            vars(module)["Connection"] = Mortal
+        vars(sqlite)["Connection"] = Mortal
         try:
             yield
         finally:
-            for module in modules:
-                vars(module)["Connection"] = real
+            vars(sqlite)["Connection"] = real
 
     def watch(self, provider: Provider, path: Path) -> None:
         """The same for the provider's database."""

@@ -30,7 +30,7 @@ WRITTEN = {
     },
     "tenant": {
         *("asked", "tokens", "registrations", "units", "sizes", "failures", "directory", "told"),
-        *("charges", "epoch_windows", "secrets", "outbox", "bundles"),
+        *("charges", "epoch_windows", "secrets", "outbox", "refused", "bundles"),
     },
     "trustee": {
         *("directory", "joined", "evaluations", "evaluated", "endorsed", "opened"),
@@ -96,7 +96,7 @@ def test_in_its_first_week_the_provider_survives_as_well(ask: Ask) -> None:
         (
             "tenant",
             {
-                *("directory", "told", "charges", "epoch_windows", "endorsed_sets", "secrets", "outbox"),
+                *("directory", "told", "charges", "epoch_windows", "endorsed_sets", "secrets", "outbox", "refused"),
                 *("bundles", "published"),
             },
         ),
