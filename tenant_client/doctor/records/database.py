@@ -35,6 +35,9 @@ CREATE TABLE IF NOT EXISTS paces (
     unit TEXT NOT NULL, attempt INTEGER NOT NULL, at_s INTEGER NOT NULL, observed_s REAL NOT NULL,
     steps INTEGER NOT NULL, timed INTEGER NOT NULL, stepping_s REAL NOT NULL, squares REAL NOT NULL,
     hang_s REAL NOT NULL, first_s REAL, saved INTEGER, PRIMARY KEY (unit, attempt, at_s)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS lost_time (
+    unit TEXT NOT NULL, attempt INTEGER NOT NULL, at_s INTEGER NOT NULL, reason TEXT NOT NULL, seconds REAL NOT NULL,
+    PRIMARY KEY (unit, attempt, at_s, reason)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS usages (
     unit TEXT NOT NULL, attempt INTEGER NOT NULL, ranks INTEGER NOT NULL, rank_bytes REAL NOT NULL,
     workers_bytes REAL NOT NULL, steps INTEGER NOT NULL, sent_bytes REAL NOT NULL, cpu_s REAL NOT NULL,

@@ -25,7 +25,7 @@ from tenant_client.doctor.records.database import digest_key, open_database
 from tenant_client.doctor.records.excerpts import Excerpts
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
-from tenant_client.doctor.records.paces import Paces, Slice
+from tenant_client.doctor.records.paces import Lost, Paces, Slice
 from tenant_client.doctor.records.starts import Starts
 from tenant_client.doctor.records.usages import Usage, Usages
 from tenant_client.doctor.records.votes import Vote, Votes
@@ -79,6 +79,7 @@ class Record:
         notes: bool = True,
     ) -> None:
         self.number = 1
+        self.started_s = 0.0
         self.restart = 0
         self.paths: set[str] = set()  # that the ranks work with
         self._unit = unit
@@ -118,7 +119,7 @@ class Record:
 
     def begin(self, started_at_s: float, number: int) -> None:
         """Journals a start."""
-        self.number = number
+        self.number, self.started_s = number, started_at_s
         self._began_s = self._began_s or started_at_s
         with self._writing():
             attempts = Attempts(self._db)
@@ -192,10 +193,11 @@ class Record:
                 cause = superseded(before.cause, self._unit, after_s, requeued=requeued)
                 attempts.explain(before.unit, before.attempt, cause)
 
-    def keep_pace(self, attempt: int, slices: Sequence[Slice]) -> None:
-        """Journals how an attempt went so far."""
+    def keep_pace(self, attempt: int, slices: Sequence[Slice], lost: Lost) -> None:
+        """Journals how an attempt went so far, and what time it lost since the last call."""
         with self._writing():
             Paces(self._db).keep(self._unit, attempt, slices)
+            Paces(self._db).lose(self._unit, attempt, lost)
 
     def keep_usage(self, attempt: int, usage: Usage) -> None:
         """Journals what an attempt used of this host so far."""

@@ -19,7 +19,8 @@ def expected(database: Path, home: Path, now_s: float, lease: str = "") -> Repor
     targets = targets_of(load(TenantSettings, home / "tenant.toml", os.environ).expectations)
     with reporting(), closing(open_database(database)) as connection:
         attempts = Attempts(connection)
-        return report(attempts.list(), Paces(connection).all(), attempts.jobs(), targets, now_s, lease)
+        paces = Paces(connection)
+        return report(attempts.list(), paces.all(), paces.lost(), attempts.jobs(), targets, now_s, lease)
 
 
 def targets_of(table: ExpectationsTable) -> Targets:
