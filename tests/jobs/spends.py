@@ -8,8 +8,10 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 STEP_S = 0.05
 folder, steps, asked = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
@@ -18,7 +20,7 @@ plan = [(one.partition("@")[0], *one.partition("@")[2].split(":")) for one in as
 
 
 @contextmanager
-def told(what):
+def told(what: str) -> Iterator[None]:
     begun = time.time()
     try:
         yield
@@ -30,18 +32,18 @@ def told(what):
 class Slow:
     """A file on storage that takes its time."""
 
-    def __init__(self, seconds):
+    def __init__(self, seconds: float) -> None:
         self.until = time.time() + seconds
 
-    def write(self, data):
+    def write(self, data: bytes) -> int:
         time.sleep(max(0.0, self.until - time.time()))
         return len(data)
 
-    def flush(self):
+    def flush(self) -> None:
         pass
 
 
-def metrics(seconds):
+def metrics(seconds: float) -> None:
     import numpy as np
     from sklearn.metrics import roc_auc_score
 
@@ -51,7 +53,7 @@ def metrics(seconds):
         roc_auc_score(labels, scores)
 
 
-def do(what, seconds, model, torch, pharoah):
+def do(what: str, seconds: float, model: Any, torch: Any, pharoah: Any) -> None:
     if what == "checkpoint":
         with told("checkpoint"), pharoah.phase("checkpoint"):
             time.sleep(seconds)
@@ -59,8 +61,6 @@ def do(what, seconds, model, torch, pharoah):
         with told("checkpoint"):
             torch.save(model.state_dict(), Slow(seconds))
     elif what in ("evaluate", "metrics"):
-        if what == "metrics":
-            import sklearn.metrics  # noqa: F401  # outside the evaluation
         with told({"evaluate": "evaluation"}.get(what, what)):
             model.eval()
             (metrics if what == "metrics" else time.sleep)(seconds)
@@ -76,9 +76,10 @@ def do(what, seconds, model, torch, pharoah):
         os.kill(int(os.environ["ASKED_PID"]), signal.SIGTERM)
 
 
-def main():
+def main() -> None:
     with told("start"):
         time.sleep(sum(float(of[1]) for what, *of in plan if what == "start"))
+        import sklearn.metrics  # noqa: F401
         import torch
 
         import pharoah
@@ -101,7 +102,7 @@ def main():
                     torch.distributed.all_reduce(parameter.grad)
             optimizer.step()
         for what, at, *seconds in plan:
-            what, _, who = what.partition("/")  # noqa: PLW2901
+            what, _, who = what.partition("/")
             if what != "start" and at == str(step) and who in ("", f"{rank}.{restart}"):
                 do(what, float((seconds or ["0"])[0]), model, torch, pharoah)
     with told("end"):

@@ -25,6 +25,7 @@ from statistics import median
 
 from tenant_client.doctor.advice.error_budget import HOUR_S, Budget, Cell, Objective, Targets, budget_of, share_of
 from tenant_client.doctor.records.attempts import Attempt
+from tenant_client.doctor.records.first_causes import DaysToCause, days_to_cause
 from tenant_client.doctor.records.goodput import KEEPS, Booked, Losses, Slices, ledger, lost, span, usual_s
 from tenant_client.doctor.records.paces import Badput
 
@@ -76,6 +77,7 @@ class LeaseExpectations:
     restart_s: float | None
     lost_steps: int | None
     weeks: tuple[WeekOfTime, ...]
+    days_to_cause: DaysToCause
 
     @property
     def bad_s(self) -> Mapping[Badput, float]:
@@ -91,13 +93,14 @@ class LeaseExpectations:
 
 @dataclass(frozen=True)
 class Report:
-    """Leases, the newest first, and the budgets over all of them."""
+    """Leases, the newest first, and over all of them the budgets and the days from failure to named cause."""
 
     version: int
     window_days: int
     restart_target_s: float
     leases: tuple[LeaseExpectations, ...]
     budgets: tuple[Budget, ...]
+    days_to_cause: DaysToCause
 
     @property
     def is_met(self) -> bool | None:
@@ -112,6 +115,7 @@ def report(
     losses: Losses,
     jobs: Mapping[str, str],
     targets: Targets,
+    days: Mapping[str, Sequence[float]],
     now_s: float,
     lease: str = "",
 ) -> Report:
@@ -127,10 +131,11 @@ def report(
             booked = ledger(own, slices, losses, now_s)
             of_lease = _cells(own, slices, booked, restarts.get(unit, ()), targets)
             found = _lease(own, jobs.get(unit, ""), slices, of_lease, restarts.get(unit, ()), targets, now_s)
-            rows.append(replace(found, weeks=tuple(_weeks(booked))))
+            rows.append(replace(found, weeks=tuple(_weeks(booked)), days_to_cause=days_to_cause(days.get(unit, ()))))
             cells += of_lease
     budgets = tuple(budget_of(objective, cells, targets, now_s) for objective in Objective)
-    return Report(1, targets.window_days, targets.restart_s, tuple(rows[::-1]), budgets)
+    waited = days_to_cause(one for row in rows for one in days.get(row.lease, ()))
+    return Report(1, targets.window_days, targets.restart_s, tuple(rows[::-1]), budgets, waited)
 
 
 # ---- one lease -------------------------------------------------------------------------------------------------------
@@ -170,6 +175,7 @@ def _lease(
         restart_s=median(one.took_s for one in restarts) if restarts else None,
         lost_steps=known,
         weeks=(),
+        days_to_cause=days_to_cause(()),
     )
 
 

@@ -55,6 +55,9 @@ CREATE TABLE IF NOT EXISTS incidents (
     id INTEGER PRIMARY KEY, unit TEXT NOT NULL, attempt INTEGER NOT NULL, at_s REAL NOT NULL, lines TEXT NOT NULL,
     words INTEGER NOT NULL, basis TEXT NOT NULL, sure REAL, sure_domain REAL, precedents TEXT NOT NULL,
     helped TEXT NOT NULL DEFAULT '', UNIQUE (unit, attempt));
+CREATE TABLE IF NOT EXISTS first_causes (
+    unit TEXT NOT NULL, attempt INTEGER NOT NULL, at_s REAL NOT NULL, named_by TEXT NOT NULL,
+    PRIMARY KEY (unit, attempt)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS incident_words (
     word TEXT NOT NULL, incident INTEGER NOT NULL REFERENCES incidents, PRIMARY KEY (word, incident)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS excerpts (

@@ -8,7 +8,7 @@
 
 | reason | what it is |
 |---|---|
-| start | from the start of an attempt to its first step |
+| start | from the start of an attempt to that of its first step |
 | checkpoint, evaluation, metrics, stall | what was seen while it ran (`run.pace`) |
 | lost work | steps that were done and not kept × the usual step time |
 | restart | from the last step of an attempt that did not succeed to the start of the next one |
@@ -90,7 +90,7 @@ def _split(
     """The seconds of an attempt within a slice, None: productive; they add up to `all_s`, whatever was seen."""
     key = attempt.unit, attempt.attempt
     seen = slices.get(key, ())
-    first_s = min((one.first_s for one in seen if one.first_s), default=math.inf)
+    first_s = min((one.first_s for one in seen if one.first_s), default=math.inf) - (step_s or 0.0)
     start_s = max(0.0, min(first_s, at_s + SLICE_S, max(begin_s, at_s) + all_s) - max(begin_s, at_s))
     parts: dict[Badput | None, float] = {Badput.OTHER if step_s is None else Badput.START: start_s}
     for (slice_s, reason), seconds in losses.get(key, {}).items():

@@ -6,6 +6,7 @@ A restart by torchrun ends an attempt and begins the next one of the same lease.
 import json
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -23,6 +24,7 @@ from tenant_client.doctor.diagnosis.precedents import Precedent, like
 from tenant_client.doctor.records.attempts import INTERRUPTED, UNSEEN, Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import digest_key, open_database
 from tenant_client.doctor.records.excerpts import Excerpts
+from tenant_client.doctor.records.first_causes import FirstCauses, NamedBy, is_named
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.records.paces import Lost, Paces, Slice
@@ -366,6 +368,8 @@ class Record:
             Attempts(self._db).explain(self._unit, self.number, cause)
             if counted:
                 Attempts(self._db).count(self._unit, self.number)
+                if is_named(cause.reason, explained.sure.reason if explained.sure else None):
+                    FirstCauses(self._db).name(self._unit, self.number, time.time(), NamedBy.DIAGNOSIS)
         with self._writing("cannot keep the lines that tell it"):
             if explained.excerpt is not None:
                 Excerpts(self._db).keep(self._unit, self.number, explained.excerpt)

@@ -10,6 +10,7 @@ from tenant_client.doctor.advice.error_budget import Objective, Targets
 from tenant_client.doctor.advice.expectations import Report, report
 from tenant_client.doctor.records.attempts import Attempts
 from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.first_causes import FirstCauses
 from tenant_client.doctor.records.paces import Paces
 from tenant_client.doctor.settings import ExpectationsTable, TenantSettings
 
@@ -20,7 +21,8 @@ def expected(database: Path, home: Path, now_s: float, lease: str = "") -> Repor
     with reporting(), closing(open_database(database)) as connection:
         attempts = Attempts(connection)
         paces = Paces(connection)
-        return report(attempts.list(), paces.all(), paces.lost(), attempts.jobs(), targets, now_s, lease)
+        kept = attempts.list(), paces.all(), paces.lost(), attempts.jobs()
+        return report(*kept, targets, FirstCauses(connection).days(), now_s, lease)
 
 
 def targets_of(table: ExpectationsTable) -> Targets:

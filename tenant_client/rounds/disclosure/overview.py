@@ -16,6 +16,7 @@ from tenant_client.doctor.advice.found import hung_before, in_short
 from tenant_client.doctor.advice.hints import HintLog, standing
 from tenant_client.doctor.records.attempts import Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.first_causes import DaysToCause, FirstCauses, days_to_cause
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.records.outbox import Outbox, RefusedPlan
 from tenant_client.doctor.sources.reasons import REASONS
@@ -27,7 +28,8 @@ class LeaseRow:
     """A lease, its job and workload, and the state of its last attempt; `state` is empty without one.
 
     `undescribed` says why the workload is not known, `found` in short what the watch found and held at the end,
-    `hung` where a rank hung if that is why it failed; "" where it is not so.
+    `hung` where a rank hung if that is why it failed; "" where it is not so. `days_to_cause` is the median over its
+    failures from failure to named cause, None without one or while that waits.
     """
 
     lease: str
@@ -40,6 +42,7 @@ class LeaseRow:
     found: str
     hung: str
     since_s: float
+    days_to_cause: float | None
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,7 @@ class TenantStatus:
     refused_plan: RefusedPlan | None
     pilot: bool
     due: str
+    days_to_cause: DaysToCause
 
     @property
     def exit_code(self) -> int:
@@ -155,7 +159,7 @@ def leases(connection: Connection) -> list[LeaseRow]:
     """Every lease, oldest first."""
     journal, attempts = Journal(connection), Attempts(connection)
     jobs, described, undescribed = attempts.jobs(), journal.descriptors(), journal.undescribed()
-    last = {one.unit: one for one in attempts.list()}
+    last, days = {one.unit: one for one in attempts.list()}, FirstCauses(connection).days()
     rows = []
     for unit in journal.units():
         one, what = last.get(unit.unit), described.get(unit.unit)
@@ -171,6 +175,7 @@ def leases(connection: Connection) -> list[LeaseRow]:
                 found=in_short(one.findings) if one else "",
                 hung=hung_before(one.cause.reason, one.findings) if one else "",
                 since_s=one.started_at_s if one else unit.start_h * SECONDS_PER_HOUR,
+                days_to_cause=days_to_cause(days.get(unit.unit, ())).median_days,
             )
         )
     return rows
@@ -181,10 +186,12 @@ def status(home: Path, now_hour: float) -> TenantStatus:
     has_keys, policy = (home / "signing.key").exists(), policy_of(home)
     refused: RefusedPlan | None = None
     rows: list[LeaseRow] = []
+    days: list[float] = []
     hints, federation, spent = 0, None, None
     if (home / "tenant.db").exists():
         with reporting(), closing(open_database(home / "tenant.db")) as connection:
             rows = leases(connection)
+            days = [one for of_lease in FirstCauses(connection).days().values() for one in of_lease]
             log = HintLog(connection)
             hints = len(list(standing(log.hints(), now_hour, log.over())))
             if is_pinned(connection):
@@ -207,6 +214,7 @@ def status(home: Path, now_hour: float) -> TenantStatus:
         refused_plan=refused,
         pilot=policy.owners_minimum < Policy().owners_minimum or policy.cohort_minimum < Policy().cohort_minimum,
         due=_due(federation, hints, refused, has_keys=has_keys),
+        days_to_cause=days_to_cause(days),
     )
 
 

@@ -21,7 +21,8 @@ from tenant_client.doctor.advice.expectations import (
 )
 from tenant_client.doctor.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
-from tenant_client.doctor.records.paces import SLICE_S, Paces, Slice
+from tenant_client.doctor.records.goodput import Losses
+from tenant_client.doctor.records.paces import SLICE_S, Badput, Lost, Paces, Slice
 from tenant_client.doctor.run.hook.progress import Progress
 from tenant_client.doctor.run.hook.readings import Log, Reading
 from tenant_client.doctor.run.pace import Pace, PaceRecorder, SavedSteps
@@ -51,10 +52,16 @@ def full(at: int, steps: int = 600, step_s: float = 1.0, hang_s: float = 0.0, sa
     return Slice(at_s, SLICE_S, steps, steps, steps * step_s, squares, hang_s, at_s + 1.0 if steps else None, saved)
 
 
-def of(attempts: Sequence[Attempt], *slices: Sequence[Slice], now: float = 100.0, lease: str = "") -> Report:
+def of(
+    attempts: Sequence[Attempt],
+    *slices: Sequence[Slice],
+    lost: Losses | None = None,
+    now: float = 100.0,
+    lease: str = "",
+) -> Report:
     kept = {(one.unit, one.attempt): own for one, own in zip(attempts, slices, strict=False)}
     jobs = {one.unit: f"job of {one.unit[0]}" for one in attempts}
-    return report(attempts, kept, jobs, TARGETS, START + now * SLICE_S, lease)
+    return report(attempts, kept, lost or {}, jobs, TARGETS, {}, START + now * SLICE_S, lease)
 
 
 def shares(seen: LeaseExpectations) -> dict[str, float | None]:
@@ -239,13 +246,14 @@ def test_what_an_attempt_before_left_behind_is_not_of_this_one(tmp_path: Path) -
     kept: dict[int, int] = {}
     attempt = 1
 
-    def keep(number: int, slices: Sequence[Slice]) -> None:
+    def keep(number: int, slices: Sequence[Slice], lost: Lost) -> None:
         kept[number] = sum(one.steps for one in slices)
+        assert set(lost) <= {(START, Badput.OTHER)}
 
     def rank(step: int, at_s: float) -> list[Progress]:
         return [Progress(0, 4711, step, at_s, "train", None, 0)]
 
-    recorder = PaceRecorder(tmp_path, lambda: attempt, lambda: False, keep)
+    recorder = PaceRecorder(tmp_path, lambda: (attempt, START + 20.0 * (attempt == 2)), lambda: False, keep)
     Log(tmp_path, 0).add(Reading(90, START + 5.0, None, None, saved=True))
     recorder.look(START, [])
     recorder.look(START + 10, rank(100, START + 9))
@@ -285,7 +293,9 @@ def home(tmp_path: Path) -> Path:
             attempts.begin(lease, now_s - 2.0 * SLICE_S)
             attempts.name(lease, f"train {lease[:2]}")
             attempts.end(lease, 1, SUCCEEDED, float(now_s))
-        slices = [Slice(now_s - (2 - at) * SLICE_S, 600.0, 600, 600, 600.0, 600.0, 60.0 * at, now_s) for at in range(2)]
+        first_s = now_s - 2 * SLICE_S + 1.0
+        begun_s = [now_s - 2 * SLICE_S, now_s - SLICE_S]
+        slices = [Slice(at_s, 600.0, 600, 600, 600.0, 600.0, 60.0 * at, first_s) for at, at_s in enumerate(begun_s)]
         paces.keep("0a" * 16, 1, slices)
         paces.keep("0a" * 16, 1, slices)
     return tmp_path
