@@ -303,7 +303,9 @@ class Hook:
         if self._read_step > self._logged_step and self._losses.is_read:
             self._logged_step = self._read_step
             norm = self._norms.value if self._norms.is_read else None
-            self._log(Reading(self._read_step, time.time(), self._losses.value, norm, saved=False))
+            self._log(
+                Reading(self._read_step, time.time(), self._losses.value, norm, saved=False, is_own=not self.explicit)
+            )
         self._asked = self._asked or (self._checkpoints is not None and self._checkpoints.is_news())
         if self._writer is not None:
             loss, tally = self._losses.value, self._spending.tally
