@@ -13,7 +13,6 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 
 from tenant_client.doctor.run.hook.readings import Reading
@@ -62,15 +61,18 @@ def bad_since(readings: Sequence[Reading]) -> int | None:
 
 
 def attempts_in(readings: Attempt) -> list[Attempt]:
-    """The attempts that left readings in one run directory, oldest first: a restart by the launcher begins anew."""
+    """The attempts that left readings in one run directory, oldest first: a restart by the launcher begins anew.
+
+    A loss may be read after the checkpoint of a later step, so steps of checkpoints do not tell.
+    """
     found: list[dict[int, list[Reading]]] = []
     for rank, of_rank in readings.items():
-        number = 0
-        for before, now in pairwise([None, *of_rank]):
-            number += before is not None and now is not None and now.step < before.step
+        number, step = 0, 0
+        for one in of_rank:
+            if not one.saved:
+                number, step = number + (one.step < step), one.step
             found += [{} for _ in range(number + 1 - len(found))]
-            if now is not None:
-                found[number].setdefault(rank, []).append(now)
+            found[number].setdefault(rank, []).append(one)
     return list(found)
 
 
