@@ -42,6 +42,9 @@ CREATE TABLE IF NOT EXISTS usages (
     unit TEXT NOT NULL, attempt INTEGER NOT NULL, ranks INTEGER NOT NULL, rank_bytes REAL NOT NULL,
     workers_bytes REAL NOT NULL, steps INTEGER NOT NULL, sent_bytes REAL NOT NULL, cpu_s REAL NOT NULL,
     PRIMARY KEY (unit, attempt)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS gpu_peaks (
+    unit TEXT NOT NULL, attempt INTEGER NOT NULL, gpu_bytes REAL NOT NULL, gpu_limit_bytes REAL NOT NULL,
+    PRIMARY KEY (unit, attempt)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS starts (
     unit TEXT NOT NULL, attempt INTEGER NOT NULL, started TEXT NOT NULL, PRIMARY KEY (unit, attempt)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS fixes (
