@@ -23,7 +23,12 @@ from tenant_client.doctor.run.watcher import Watcher
 KEEP_EVERY_S = 60.0
 STALLED, STALLED_S = 10.0, 5.0
 _TALLIED = {Badput.CHECKPOINT: "checkpoint_s", Badput.EVALUATION: "eval_s", Badput.METRICS: "metrics_s"}
-_OPEN = {"checkpoint": Badput.CHECKPOINT, "eval": Badput.EVALUATION}
+_OPEN = {
+    "checkpoint": Badput.CHECKPOINT,
+    "eval": Badput.EVALUATION,
+    "end": Badput.OTHER,
+    "failed": Badput.OTHER,
+}
 
 
 class Pace:
@@ -65,9 +70,8 @@ class Pace:
         last = self._last
         if last is None or not self._stepped_s:
             return
-        reason = _OPEN.get(last.phase)
-        if reason is not None:
-            self._book(reason, last.updated_at_s, at_s)
+        if last.phase in _OPEN:  # where it ended: what the process then takes to be gone is no stall
+            self._book(_OPEN[last.phase], last.updated_at_s, at_s)
             at_s = last.updated_at_s
         began_s = self._stepped_s + self._aside_s
         is_stall = failed and self._is_stall(at_s - began_s)

@@ -9,7 +9,7 @@ from federation.base.console import AsJson
 from federation.base.screen import show, show_json
 from tenant_client.doctor.records.journal import the_one
 from tenant_client.doctor.run.hook.readings import Reading, file_name, read
-from tenant_client.doctor.run.restart_point import attempts_in, restart_after
+from tenant_client.doctor.run.restart_point import RestartPoint, attempts_in, restart_after
 from tenant_client.doctor.run.run_directory import newest_runs
 from tenant_client.doctor.run.spike_origin import Attempt
 from tenant_client.program.verbs.console import Home, failing, say_error
@@ -67,6 +67,12 @@ def restart(
         show(f"{run_dir.name}: {found.sentence if found else 'no NaN or loss spike found'}")
         show(*([found.why] if found else []))
     raise typer.Exit(BAD if found else FINE)
+
+
+def spike_in(run_dir: Path) -> RestartPoint | None:
+    """The NaN or spike of the job whose newest run directory this is; None without one, or without readings."""
+    readings = _readings(run_dir)
+    return restart_after(_attempts(run_dir, readings)) if readings else None
 
 
 def _attempts(run_dir: Path, readings: Attempt) -> list[Attempt]:
