@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 import pharoah
 
-STEP_S = 0.105  # so that ten steps, after which a loss is read, take a second
+STEP_S = 0.15  # so that ten steps, after which a loss is read, take more than a second
 
 
 def main() -> None:
@@ -46,12 +46,12 @@ def main() -> None:
             with torch.no_grad():
                 for parameter in model.parameters():
                     parameter -= 1e-4 * parameter.grad
-        if step == 100 and begin < 100 and rank == 0:
+        if step == 20 and begin < 20 and rank == 0:
             with pharoah.phase("checkpoint"):
                 time.sleep(0.1)
         if fault == "bit" and step == fault_step and rank == 1:
             with torch.no_grad():
-                model.weight.view(torch.int32)[0, 3] ^= 1 << 26
+                model.weight.view(torch.int32)[0, 3] ^= 1 << 30  # the highest of the exponent
     dist.destroy_process_group()
 
 

@@ -15,7 +15,7 @@ from math import inf, isfinite
 from statistics import median
 
 from federation.base.sqlite import Rows
-from tenant_client.doctor.sources.reasons import UNKNOWN
+from tenant_client.doctor.sources.reasons import REASONS, UNKNOWN
 
 SURE_ENOUGH = 0.5
 _DAY_S = 86_400.0
@@ -81,5 +81,6 @@ class FirstCauses(Rows):
 
 
 def is_named(reason: str, sure: float | None) -> bool:
-    """Whether a diagnosis names a cause with confidence."""
-    return reason != UNKNOWN and (sure is None or sure >= SURE_ENOUGH)
+    """Whether a diagnosis names a cause with confidence; a symptom, such as a status or a time-out, is none."""
+    is_cause = reason != UNKNOWN and (reason not in REASONS or REASONS[reason].domain is not None)
+    return is_cause and (sure is None or sure >= SURE_ENOUGH)

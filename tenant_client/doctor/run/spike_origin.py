@@ -106,13 +106,18 @@ def _pairs(
 def _agree(
     one: Mapping[int, float], bad: set[int], other: Mapping[int, float], bad_other: set[int], onset: int
 ) -> bool | None:
-    """Whether two replicas agree at the first step of trouble at which both were read; None if they are none."""
-    common = sorted(one.keys() & other.keys())
+    """Whether two replicas agree about the trouble; None if they are none, or were not both read when it began.
+
+    Later on they agree anyway: an infinite loss of one is a NaN of all after the next all-reduce.
+    """
+    common, trouble = sorted(one.keys() & other.keys()), [step for step in bad | bad_other if step >= onset]
     before = [step for step in common if step < onset and step not in bad | bad_other]
-    after = [step for step in common if step >= onset and step in bad | bad_other]
+    after = [step for step in common if step in trouble]
     if len(before) < _NEEDED or not after or not all(_alike(one[step], other[step], _SAME) for step in before):
         return None
-    return _alike(one[after[0]], other[after[0]], _ALIKE)
+    if not all(_alike(one[step], other[step], _ALIKE) for step in after):
+        return False
+    return True if after[0] == min(trouble) else None
 
 
 def _alike(one: float, other: float, within: float) -> bool:
