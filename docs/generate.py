@@ -132,7 +132,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant status": tenant_overview.TenantStatus,
     "pharoah-tenant jobs": tenant_overview.Leases,
     "pharoah-tenant show summary": show.ShownJob,
-    "pharoah-tenant show --report CLOUD": provider_report.ProviderReport,
+    "pharoah-tenant show summary --report": provider_report.ProviderReport,
     "pharoah-tenant show --only cause": show.ShownCause,
     "pharoah-tenant show --only evidence": show.ShownEvidence,
     "pharoah-tenant show --only precedents": show.ShownPrecedents,

@@ -80,7 +80,8 @@ def _of_replay(rank: int, *, comes_again: bool) -> tuple[Origin, str]:
 
 
 def _odd(ranks: tuple[int, int], bad: Bad, onset: int) -> str:
-    odd = [rank for rank in ranks if any(step >= onset for step in bad[rank])]
+    first = {rank: min((step for step in bad[rank] if step >= onset), default=math.inf) for rank in ranks}
+    odd = [rank for rank in ranks if first[rank] == min(first.values())]
     return f"rank {odd[0]}" if len(odd) == 1 else f"rank {ranks[0]} or {ranks[1]}"
 
 

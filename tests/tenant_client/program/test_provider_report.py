@@ -60,7 +60,7 @@ def home(tmp_path: Path) -> Path:
             attempts.begin(unit, ENDED_S - 100.0 + number)
             attempts.end(unit, 1, AttemptState.FAILED, ENDED_S)
             attempts.explain(unit, 1, AttemptCause(reason, 3, host="gpu-17", gpu="0000:3b:00", sentence=text))
-            Excerpts(connection).keep(unit, 1, Excerpt("/home/me/secret_model.py:4", (ToldLine("kern.log", 3, text),)))
+            Excerpts(connection).keep(unit, 1, Excerpt("/me/secret_model.py:4", (ToldLine("kern.log", 3, text),)))
             Starts(connection).keep(unit, 1, Started(command=("python", "secret_model.py", "--lr", "3e-4")))
     return tmp_path
 
@@ -80,12 +80,12 @@ def keys(value: Any) -> set[str]:
 def test_a_report_has_published_fields_alone_and_nothing_of_the_workload(home: Path, job: str, cloud: Cloud) -> None:
     done = call(home, job, "--report", cloud.value)
     assert done.exit_code == 0
-    report = schemas.held("pharoah-tenant show --report CLOUD", done.stdout)
+    report = schemas.held("pharoah-tenant show summary --report", done.stdout)
     assert keys(report["body"]) <= FIELDS[cloud.value]
     text = json.dumps([report["call"], report["body"]])
     assert all(f"{{{name}}}" in text for name in report["fill_in"])
     assert text.count("{") - text.count("{{") >= len(report["fill_in"])
-    for secret in ("secret_model", "4211", "--lr", "/home/me", "kern.log"):
+    for secret in ("secret_model", "4211", "--lr", "/me", "kern.log"):
         assert secret not in done.stdout + done.stderr
     assert "gpu-17" in done.stdout
     assert all(f"fill in {{{name}}}" in done.stderr for name in report["fill_in"])
