@@ -1,10 +1,10 @@
-"""Goodput of attempts on one lease: steps that were kept × the usual step time, over the lease's time. Pure.
+"""Where the time of a lease went: goodput, steps that were kept × the usual step time, and badput by reason. Pure.
 
 - Steps are kept if their attempt succeeded or still runs, or if a checkpoint had them. Where no checkpoint of an
   attempt was seen, what was lost is not known, and goodput is an upper bound.
 - The usual step time is the median of the attempts' own slices, weighted by steps.
 
-`ledger` splits the rest of the time by what it went to, so that goodput and badput are all of it:
+`ledger` splits all of the time:
 
 | reason | what it is |
 |---|---|
@@ -90,7 +90,7 @@ def _split(
     """The seconds of an attempt within a slice, None: productive; they add up to `all_s`, whatever was seen."""
     key = attempt.unit, attempt.attempt
     seen = slices.get(key, ())
-    first_s = min((one.first_s for one in seen if one.first_s), default=math.inf) - (step_s or 0.0)
+    first_s = min((one.first_s or one.at_s for one in seen if one.steps), default=math.inf) - (step_s or 0.0)
     start_s = max(0.0, min(first_s, at_s + SLICE_S, max(begin_s, at_s) + all_s) - max(begin_s, at_s))
     parts: dict[Badput | None, float] = {Badput.OTHER if step_s is None else Badput.START: start_s}
     for (slice_s, reason), seconds in losses.get(key, {}).items():
@@ -107,18 +107,6 @@ def _split(
     parts[Badput.LOST] = min(left_s - parts[None], (done - kept) * (step_s or 0.0))
     parts[Badput.SLOW] = left_s - parts[None] - parts[Badput.LOST]
     return parts
-
-
-def goodput(own: Sequence[Attempt], slices: Slices, now_s: float) -> list[tuple[int, float, float]]:
-    """When each slice of the lease's time begins, its productive seconds and all; none where no step was timed."""
-    step_s = usual_s(one for attempt in own for one in slices.get((attempt.unit, attempt.attempt), ()))
-    if step_s is None:
-        return []
-    productive: defaultdict[int, float] = defaultdict(float)
-    for attempt in own:
-        for at_s, kept in _kept_by_slice(attempt, slices):
-            productive[at_s] += kept * step_s
-    return [(at_s, min(productive[at_s], all_s), all_s) for at_s, all_s in by_slice(*span(own, slices, now_s))]
 
 
 def usual_s(paced: Iterable[Slice]) -> float | None:
