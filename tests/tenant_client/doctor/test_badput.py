@@ -93,7 +93,7 @@ def test_goodput_and_badput_are_the_time_that_a_real_job_took(tmp_path: Path, jo
     for reason in ("checkpoint", "evaluation", "metrics", *(["stall"] if launcher is ONE else [])):
         assert bad_s.get(reason, 0.0) == pytest.approx(done[reason], rel=0.1, abs=0.5), reason
     if launcher is ONE:
-        assert bad_s["start"] == pytest.approx(done["start"], abs=0.6)
+        assert bad_s["start"] == pytest.approx(done["start"], rel=0.05, abs=0.6)  # with the interpreter's own start
     elif "stall" in name:
         assert 8.0 < bad_s["stall"] < 14.0
     stepped_s = good_s + bad_s.get("lost_work", 0.0) + bad_s.get("slow_steps", 0.0)
