@@ -85,7 +85,15 @@ from simulation.studies import (
     world,
 )
 from simulation.verbs import look
-from tenant_client.doctor.advice import changes, expectations, explanation, hints, replacement, resources
+from tenant_client.doctor.advice import (
+    changes,
+    expectations,
+    explanation,
+    hints,
+    provider_report,
+    replacement,
+    resources,
+)
 from tenant_client.doctor.diagnosis.stragglers import waits, what_if
 from tenant_client.doctor.records import fixes
 from tenant_client.doctor.settings import TenantSettings
@@ -124,6 +132,7 @@ JSON: dict[str, Any] = {
     "pharoah-tenant status": tenant_overview.TenantStatus,
     "pharoah-tenant jobs": tenant_overview.Leases,
     "pharoah-tenant show summary": show.ShownJob,
+    "pharoah-tenant show summary --report": provider_report.ProviderReport,
     "pharoah-tenant show --only cause": show.ShownCause,
     "pharoah-tenant show --only evidence": show.ShownEvidence,
     "pharoah-tenant show --only precedents": show.ShownPrecedents,

@@ -18,7 +18,7 @@ from federation.base.clock import SECONDS_PER_HOUR
 from federation.protocol.plan import Plan
 from federation.protocol.subjects import GOODPUT_BANDS, GOODPUT_EDGES, Subject
 from tenant_client.doctor.records.attempts import Attempt, AttemptState
-from tenant_client.doctor.records.goodput import Slices, goodput, span
+from tenant_client.doctor.records.goodput import Slices, ledger, span, usual_s
 from tenant_client.doctor.records.paces import SLICE_S, Slice
 from tenant_client.rounds.counts import Observation
 
@@ -98,8 +98,8 @@ def _goodput(cut: Sequence[tuple[Attempt, Sequence[Slice]]]) -> GoodputUnit | No
     attempts = [attempt for attempt, _ in cut]
     slices = {(attempt.unit, attempt.attempt): own for attempt, own in cut}
     begin_s, end_s = span(attempts, slices, now_s=0.0)
-    cells = goodput(attempts, slices, now_s=0.0) if end_s - begin_s >= LEAST_S else ()
-    if not cells:
+    if end_s - begin_s < LEAST_S or usual_s(one for _, own in cut for one in own) is None:
         return None
-    share = sum(good for _, good, _ in cells) / sum(all_s for _, _, all_s in cells)
+    booked = ledger(attempts, slices, {}, now_s=0.0)
+    share = sum(one.good_s for one in booked) / sum(one.all_s for one in booked)
     return GoodputUnit(attempts[0].unit, begin_s / SECONDS_PER_HOUR, share)

@@ -1,6 +1,6 @@
 """What leases deliver against what is expected of them: four indicators, targets, and error budgets. Pure.
 
-    attempts, slices of ten minutes ─▶ Cell: good and all seconds ─┬─ of a lease: LeaseExpectations
+    attempts, slices of ten minutes ─▶ `ledger` ─▶ Cell: good and all seconds ─┬─ of a lease: LeaseExpectations
                                                                    └─ of all leases: Budget (`error_budget`)
 
 | indicator | good | of all |
@@ -17,16 +17,20 @@
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from statistics import median
 
 from tenant_client.doctor.advice.error_budget import HOUR_S, Budget, Cell, Objective, Targets, budget_of, share_of
 from tenant_client.doctor.records.attempts import Attempt
-from tenant_client.doctor.records.goodput import KEEPS, Slices, goodput, lost, span, usual_s
+from tenant_client.doctor.records.first_causes import DaysToCause, days_to_cause
+from tenant_client.doctor.records.goodput import KEEPS, Booked, Losses, Slices, ledger, lost, span, usual_s
+from tenant_client.doctor.records.paces import Badput
 
 SLOW = 1.2
+WEEK_S, _MONDAY_S = 7 * 86_400, 4 * 86_400  # since 1970, which began on a Thursday
 REQUEUED_S = 3600.0  # within it the next lease of the same job is a restart of it
 NO_STEPS = "no step of a PyTorch optimiser was seen, or it ran before steps were kept"
 NOT_WATCHED = "it was not watched (--no-watch), or ran before this was kept"
@@ -46,8 +50,18 @@ class Indicator:
 
 
 @dataclass(frozen=True)
+class WeekOfTime:
+    """Where a lease's time went in a week from Monday `begin_s` on (UTC): seconds, which add up to `all_s`."""
+
+    begin_s: int
+    all_s: float
+    good_s: float
+    bad_s: Mapping[Badput, float]
+
+
+@dataclass(frozen=True)
 class LeaseExpectations:
-    """A lease: its hours, its four indicators, and what they rest on.
+    """A lease: its hours, its four indicators, what they rest on, and where its time went by week.
 
     `step_s` is the usual step time; `step_variation` the coefficient of variation of step times (standard deviation
     over mean); `restart_s` the median time from an end to the first step after it. `lost_steps` None: not known.
@@ -62,17 +76,31 @@ class LeaseExpectations:
     hang_free_hours: float | None
     restart_s: float | None
     lost_steps: int | None
+    weeks: tuple[WeekOfTime, ...]
+    days_to_cause: DaysToCause
+
+    @property
+    def bad_s(self) -> Mapping[Badput, float]:
+        """Seconds by reason over all weeks, the most first."""
+        found = sum((Counter(week.bad_s) for week in self.weeks), Counter[Badput]())
+        return dict(found.most_common())
+
+    @property
+    def all_s(self) -> float:
+        """Seconds of all weeks."""
+        return math.fsum(week.all_s for week in self.weeks)
 
 
 @dataclass(frozen=True)
 class Report:
-    """Leases, the newest first, and the budgets over all of them."""
+    """Leases, the newest first, and over all of them the budgets and the days from failure to named cause."""
 
     version: int
     window_days: int
     restart_target_s: float
     leases: tuple[LeaseExpectations, ...]
     budgets: tuple[Budget, ...]
+    days_to_cause: DaysToCause
 
     @property
     def is_met(self) -> bool | None:
@@ -84,8 +112,10 @@ class Report:
 def report(
     attempts: Sequence[Attempt],
     slices: Slices,
+    losses: Losses,
     jobs: Mapping[str, str],
     targets: Targets,
+    days: Mapping[str, Sequence[float]],
     now_s: float,
     lease: str = "",
 ) -> Report:
@@ -98,11 +128,14 @@ def report(
     cells: list[Cell] = []
     for unit, own in by_lease.items():
         if unit.startswith(lease):
-            of_lease = _cells(own, slices, restarts.get(unit, ()), targets, now_s)
-            rows.append(_lease(own, jobs.get(unit, ""), slices, of_lease, restarts.get(unit, ()), targets, now_s))
+            booked = ledger(own, slices, losses, now_s)
+            of_lease = _cells(own, slices, booked, restarts.get(unit, ()), targets)
+            found = _lease(own, jobs.get(unit, ""), slices, of_lease, restarts.get(unit, ()), targets, now_s)
+            rows.append(replace(found, weeks=tuple(_weeks(booked)), days_to_cause=days_to_cause(days.get(unit, ()))))
             cells += of_lease
     budgets = tuple(budget_of(objective, cells, targets, now_s) for objective in Objective)
-    return Report(1, targets.window_days, targets.restart_s, tuple(rows[::-1]), budgets)
+    waited = days_to_cause(one for row in rows for one in days.get(row.lease, ()))
+    return Report(1, targets.window_days, targets.restart_s, tuple(rows[::-1]), budgets, waited)
 
 
 # ---- one lease -------------------------------------------------------------------------------------------------------
@@ -141,6 +174,8 @@ def _lease(
         hang_free_hours=(watched_s - sum(one.hang_s for one in paced)) / HOUR_S if watched_s else None,
         restart_s=median(one.took_s for one in restarts) if restarts else None,
         lost_steps=known,
+        weeks=(),
+        days_to_cause=days_to_cause(()),
     )
 
 
@@ -153,13 +188,14 @@ def _indicator(objective: Objective, cells: Iterable[Cell], targets: Targets, at
 
 
 def _cells(
-    own: Sequence[Attempt], slices: Slices, restarts: Sequence[_Restart], targets: Targets, now_s: float
+    own: Sequence[Attempt], slices: Slices, booked: Sequence[Booked], restarts: Sequence[_Restart], targets: Targets
 ) -> list[Cell]:
     """All of a lease by slice; goodput has its whole time, also between attempts."""
     paced = [one for attempt in own for one in slices.get((attempt.unit, attempt.attempt), ())]
     step_s = usual_s(paced)
-    cells = [Cell(at_s, Objective.GOODPUT, good, all_s) for at_s, good, all_s in goodput(own, slices, now_s)]
+    cells: list[Cell] = []
     if step_s is not None:
+        cells += [Cell(one.at_s, Objective.GOODPUT, one.good_s, one.all_s) for one in booked]
         cells += [
             Cell(
                 one.at_s,
@@ -172,6 +208,13 @@ def _cells(
     cells += [Cell(one.at_s, Objective.HANG_FREE, one.observed_s - one.hang_s, one.observed_s) for one in paced]
     cells += [Cell(one.at_s, Objective.RESTARTS, float(one.took_s <= targets.restart_s), 1.0) for one in restarts]
     return cells
+
+
+def _weeks(booked: Iterable[Booked]) -> Iterator[WeekOfTime]:
+    for begin_s, own in groupby(booked, key=lambda one: (one.at_s - _MONDAY_S) // WEEK_S * WEEK_S + _MONDAY_S):
+        rows = list(own)
+        bad_s = sum((Counter(one.bad_s) for one in rows), Counter[Badput]())
+        yield WeekOfTime(begin_s, sum(one.all_s for one in rows), sum(one.good_s for one in rows), dict(bad_s))
 
 
 def _restarts(attempts: Sequence[Attempt], slices: Slices, jobs: Mapping[str, str]) -> Mapping[str, Sequence[_Restart]]:

@@ -6,7 +6,7 @@ were told to the provider. Nothing is written or sent. An attempt that went well
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.sqlite import Connection
@@ -15,13 +15,14 @@ from federation.protocol.check import check
 from federation.protocol.service_messages import Hint, HintState
 from federation.protocol.xid_judge import CodeVerdict
 from tenant_client.doctor.advice.clues import FailureFacts, FindingFact, HintFact, RunCounts
-from tenant_client.doctor.advice.explanation import Explanation, explain
+from tenant_client.doctor.advice.explanation import Explanation, FailureCause, explain
 from tenant_client.doctor.advice.hints import Episode, HintLog, episodes
 from tenant_client.doctor.advice.own_codes import judged_attempt, own_codes
 from tenant_client.doctor.advice.own_runs import Run, own_runs, runs_of
 from tenant_client.doctor.records import outcomes
 from tenant_client.doctor.records.attempts import Attempt, Attempts, AttemptState
 from tenant_client.doctor.records.bundle_log import BundleLog
+from tenant_client.doctor.records.first_causes import FirstCauses, NamedBy
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.records.outcomes import SentOutcome
 from tenant_client.doctor.sources.evidence import Evidence
@@ -60,6 +61,16 @@ def explanations(known: Known) -> Iterator[tuple[Attempt, Explanation]]:
     troubled = [one for one in known.attempts if _is_troubled(one)]
     for attempt in troubled[-MOST:]:
         yield attempt, explain(facts_of(known, attempt))
+
+
+def name_by_bundle(connection: Connection, at_s: float) -> None:
+    """Notes the failures whose cause nobody had named and the newest bundle does."""
+    known = Known.of(connection)
+    without = replace(known, bundle=None)
+    for attempt, found in explanations(known):
+        before = explain(facts_of(without, attempt))
+        if attempt.state is AttemptState.FAILED and before.cause is FailureCause.UNDECIDED is not found.cause:
+            FirstCauses(connection).name(attempt.unit, attempt.attempt, at_s, NamedBy.BUNDLE)
 
 
 def newest(known: Known, unit: str) -> Attempt | None:

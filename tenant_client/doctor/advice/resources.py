@@ -5,7 +5,9 @@ Runs are alike if their descriptors agree in all but software (`exact`), else in
 interval: logarithms of runs spread by a standard deviation that is learnt from these runs and from a prior worth
 `PRIOR_RUNS` of them. Nothing is sent.
 
-Not promised: runs whose batch, data or number of workers are others, which no descriptor tells. Memory of a GPU.
+What a rank wanted of its GPU before it ran out of memory comes from the message (`gpu_memory`).
+
+Not promised: runs whose batch, data or number of workers are others, which no descriptor tells.
 
     >>> low, high = expect([100.0, 104.0], 0.05).low, expect([100.0, 104.0], 0.05).high
     >>> 85 < low < 100 and 104 < high < 122
@@ -19,16 +21,25 @@ from typing import Literal
 import numpy as np
 
 from tenant_client.doctor.advice.distributions import t_quantile
+from tenant_client.doctor.advice.gpu_memory import GpuWanted
 from tenant_client.doctor.records.usages import Usage
 from tenant_client.doctor.workload.descriptor import Descriptor, rungs
 
 PRIOR_RUNS = 4.0
-SPREADS: Mapping[str, float] = {"rank_bytes": 0.05, "workers_bytes": 0.05, "sent_bytes": 0.05, "cpu_s": 0.1}
+_GPU = "gpu_bytes"
+SPREADS: Mapping[str, float] = {
+    "rank_bytes": 0.05,
+    "workers_bytes": 0.05,
+    "sent_bytes": 0.05,
+    "cpu_s": 0.1,
+    _GPU: 0.05,
+}
 UNITS: Mapping[str, str] = {
     "rank_bytes": "memory of a rank",
     "workers_bytes": "memory of a rank's workers",
     "sent_bytes": "sent over the network in a step",
     "cpu_s": "processor time of all ranks in a step",
+    _GPU: "allocated by torch on a rank's GPU",
 }
 Alike = Literal["exact", "structure"]
 Verdict = Literal["as expected", "more", "less", "unknown"]
@@ -67,7 +78,8 @@ class Resources:
     """Every quantity of a workload; `alike` says of what runs, null where there is none.
 
     `host_bytes` is what all ranks and workers on a host may need (the upper ends), `available_bytes` what this host has
-    left for them; `wants_memory` says that it is not enough, or that more was used than was to be expected.
+    left for them; `wants_memory` says that it is not enough, or that more was used than was to be expected. `gpu` is
+    what the run wanted that ran out of GPU memory.
     """
 
     ranks: int
@@ -76,6 +88,7 @@ class Resources:
     host_bytes: float | None
     available_bytes: float
     wants_memory: bool
+    gpu: GpuWanted | None = None
 
 
 def quantities(usage: Usage) -> dict[str, float]:
@@ -83,7 +96,7 @@ def quantities(usage: Usage) -> dict[str, float]:
     found = {"rank_bytes": usage.rank_bytes, "workers_bytes": usage.workers_bytes}
     if usage.steps:
         found |= {"sent_bytes": usage.sent_bytes / usage.steps, "cpu_s": usage.cpu_s / usage.steps}
-    return found
+    return found | ({_GPU: usage.gpu_bytes} if usage.gpu_bytes else {})
 
 
 def expect(earlier: Sequence[float], spread: float) -> Expected:
@@ -106,7 +119,10 @@ def resources(
     """Before and after. `ranks` on a host: of the run itself, or as asked."""
     alike, runs = _alike(workload, [one for one in earlier if one.usage.ranks == ranks])
     after = quantities(measured) if measured else {}
-    demands = tuple(_demand(name, runs, after.get(name)) for name in SPREADS)
+    names = [
+        name for name in SPREADS if name != "gpu_bytes" or any(name in one for one in (after, *map(quantities, runs)))
+    ]
+    demands = tuple(_demand(name, runs, after.get(name)) for name in names)
     host = _host_bytes(demands, ranks)
     more = any(one.verdict == "more" for one in demands if one.quantity in ("rank_bytes", "workers_bytes"))
     short = measured is None and host is not None and host > available_bytes

@@ -35,9 +35,15 @@ CREATE TABLE IF NOT EXISTS paces (
     unit TEXT NOT NULL, attempt INTEGER NOT NULL, at_s INTEGER NOT NULL, observed_s REAL NOT NULL,
     steps INTEGER NOT NULL, timed INTEGER NOT NULL, stepping_s REAL NOT NULL, squares REAL NOT NULL,
     hang_s REAL NOT NULL, first_s REAL, saved INTEGER, PRIMARY KEY (unit, attempt, at_s)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS lost_time (
+    unit TEXT NOT NULL, attempt INTEGER NOT NULL, at_s INTEGER NOT NULL, reason TEXT NOT NULL, seconds REAL NOT NULL,
+    PRIMARY KEY (unit, attempt, at_s, reason)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS usages (
     unit TEXT NOT NULL, attempt INTEGER NOT NULL, ranks INTEGER NOT NULL, rank_bytes REAL NOT NULL,
     workers_bytes REAL NOT NULL, steps INTEGER NOT NULL, sent_bytes REAL NOT NULL, cpu_s REAL NOT NULL,
+    PRIMARY KEY (unit, attempt)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS gpu_peaks (
+    unit TEXT NOT NULL, attempt INTEGER NOT NULL, gpu_bytes REAL NOT NULL, gpu_limit_bytes REAL NOT NULL,
     PRIMARY KEY (unit, attempt)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS starts (
     unit TEXT NOT NULL, attempt INTEGER NOT NULL, started TEXT NOT NULL, PRIMARY KEY (unit, attempt)) WITHOUT ROWID;
@@ -52,6 +58,9 @@ CREATE TABLE IF NOT EXISTS incidents (
     id INTEGER PRIMARY KEY, unit TEXT NOT NULL, attempt INTEGER NOT NULL, at_s REAL NOT NULL, lines TEXT NOT NULL,
     words INTEGER NOT NULL, basis TEXT NOT NULL, sure REAL, sure_domain REAL, precedents TEXT NOT NULL,
     helped TEXT NOT NULL DEFAULT '', UNIQUE (unit, attempt));
+CREATE TABLE IF NOT EXISTS first_causes (
+    unit TEXT NOT NULL, attempt INTEGER NOT NULL, at_s REAL NOT NULL, named_by TEXT NOT NULL,
+    PRIMARY KEY (unit, attempt)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS incident_words (
     word TEXT NOT NULL, incident INTEGER NOT NULL REFERENCES incidents, PRIMARY KEY (word, incident)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS excerpts (

@@ -10,6 +10,7 @@ from crypto.errors import PharoahError
 from federation.base.clock import SECONDS_PER_HOUR, dates
 from federation.base.sqlite import Connection, transaction
 from tenant_client.doctor.records.attempts import Attempt, Attempts, AttemptState
+from tenant_client.doctor.records.first_causes import FirstCauses, NamedBy
 from tenant_client.doctor.sources.reasons import REASONS, UNKNOWN, counted_as, somebody_ended
 
 _CAN_BE_FIXED = (AttemptState.FAILED, AttemptState.STOPPED, AttemptState.INTERRUPTED)
@@ -46,6 +47,8 @@ def fix(connection: Connection, unit: str, number: int | None, reason: str, at_s
         attempt = _attempt(connection, unit, number)
         _refuse_counted(connection, attempt)
         said = attempt.said or attempt.cause.reason
+        if reason != UNKNOWN:
+            FirstCauses(connection).name(unit, attempt.attempt, at_s, NamedBy.OWNER)
         fixed = unit, attempt.attempt, at_s, reason, said
         connection.execute("INSERT OR REPLACE INTO fixes VALUES (?, ?, ?, ?, ?)", fixed)
         renamed = reason, unit, attempt.attempt

@@ -15,7 +15,8 @@ class Usage:
 
     `rank_bytes` is the peak resident memory of the largest rank's process, `workers_bytes` the peak of what the
     processes that one rank started had for themselves. Within `steps` steps the interfaces of the ranks' network
-    sent `sent_bytes`, and ranks and workers took `cpu_s` of processor time.
+    sent `sent_bytes`, and ranks and workers took `cpu_s` of processor time. `gpu_bytes` is the highest that torch had
+    allocated on one rank's GPU, which has `gpu_limit_bytes`; 0 without one.
     """
 
     ranks: int
@@ -24,6 +25,8 @@ class Usage:
     steps: int
     sent_bytes: float
     cpu_s: float
+    gpu_bytes: float = 0.0
+    gpu_limit_bytes: float = 0.0
 
 
 class Usages(Rows):
@@ -31,11 +34,18 @@ class Usages(Rows):
 
     def keep(self, unit: str, attempt: int, usage: Usage) -> None:
         """Stores what an attempt used so far."""
+        *host, gpu_bytes, limit_bytes = astuple(usage)
         self._connection.execute(
-            "INSERT OR REPLACE INTO usages VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (unit, attempt, *astuple(usage))
+            "INSERT OR REPLACE INTO usages VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (unit, attempt, *host)
         )
+        if limit_bytes:
+            peak = unit, attempt, gpu_bytes, limit_bytes
+            self._connection.execute("INSERT OR REPLACE INTO gpu_peaks VALUES (?, ?, ?, ?)", peak)
 
     def all(self) -> Mapping[tuple[str, int], Usage]:
         """By lease and number of the attempt."""
-        rows = self._connection.execute("SELECT * FROM usages ORDER BY unit, attempt")
+        rows = self._connection.execute(
+            "SELECT usages.*, COALESCE(gpu_bytes, 0.0), COALESCE(gpu_limit_bytes, 0.0) FROM usages"
+            " LEFT JOIN gpu_peaks USING (unit, attempt) ORDER BY unit, attempt"
+        )
         return {(unit, attempt): Usage(*values) for unit, attempt, *values in rows}

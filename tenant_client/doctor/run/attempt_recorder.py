@@ -6,6 +6,7 @@ A restart by torchrun ends an attempt and begins the next one of the same lease.
 import json
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
@@ -24,9 +25,10 @@ from tenant_client.doctor.diagnosis.precedents import Precedent, like
 from tenant_client.doctor.records.attempts import INTERRUPTED, UNSEEN, Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import digest_key, open_database
 from tenant_client.doctor.records.excerpts import Excerpts
+from tenant_client.doctor.records.first_causes import FirstCauses, NamedBy, is_named
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
-from tenant_client.doctor.records.paces import Paces, Slice
+from tenant_client.doctor.records.paces import Lost, Paces, Slice
 from tenant_client.doctor.records.starts import Starts
 from tenant_client.doctor.records.usages import Usage, Usages
 from tenant_client.doctor.records.votes import Vote, Votes
@@ -80,6 +82,7 @@ class Record:
         notes: bool = True,
     ) -> None:
         self.number = 1
+        self.started_s = 0.0
         self.restart = 0
         self.paths: set[str] = set()  # that the ranks work with
         self._unit = unit
@@ -119,7 +122,7 @@ class Record:
 
     def begin(self, started_at_s: float, number: int) -> None:
         """Journals a start."""
-        self.number = number
+        self.number, self.started_s = number, started_at_s
         self._began_s = self._began_s or started_at_s
         with self._writing():
             attempts = Attempts(self._db)
@@ -193,10 +196,11 @@ class Record:
                 cause = superseded(before.cause, self._unit, after_s, requeued=requeued)
                 attempts.explain(before.unit, before.attempt, cause)
 
-    def keep_pace(self, attempt: int, slices: Sequence[Slice]) -> None:
-        """Journals how an attempt went so far."""
+    def keep_pace(self, attempt: int, slices: Sequence[Slice], lost: Lost) -> None:
+        """Journals how an attempt went so far, and what time it lost since the last call."""
         with self._writing():
             Paces(self._db).keep(self._unit, attempt, slices)
+            Paces(self._db).lose(self._unit, attempt, lost)
 
     def keep_usage(self, attempt: int, usage: Usage) -> None:
         """Journals what an attempt used of this host so far."""
@@ -373,6 +377,8 @@ class Record:
             Attempts(self._db).explain(self._unit, self.number, cause)
             if counted:
                 Attempts(self._db).count(self._unit, self.number)
+                if is_named(cause.reason, explained.sure.reason if explained.sure else None):
+                    FirstCauses(self._db).name(self._unit, self.number, time.time(), NamedBy.DIAGNOSIS)
         with self._writing("cannot keep the lines that tell it"):
             if explained.excerpt is not None:
                 Excerpts(self._db).keep(self._unit, self.number, explained.excerpt)

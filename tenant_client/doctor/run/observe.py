@@ -91,7 +91,7 @@ class Observer:
         if settings.watch:
             yield self._ranks
             yield JobPaths(record.paths)
-            yield PaceRecorder(run_dir, lambda: record.number, self._hangs, record.keep_pace)
+            yield PaceRecorder(run_dir, lambda: (record.number, record.started_s), self._hangs, record.keep_pace)
             yield UsageRecorder(lambda: record.number, record.keep_usage)
             with self._ours.guard("cannot listen to the ranks"):
                 yield Reports(run_dir, lambda: self._ranks.steps)

@@ -75,4 +75,5 @@ def sample_of(rank: Progress) -> Sample:
         loss=rank.loss,
         restart=rank.restart,
         evaluations=rank.evaluations,
+        tally=rank.tally,
     )

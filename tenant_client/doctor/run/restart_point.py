@@ -6,30 +6,38 @@
   between the last good reading and the first bad one may hold the fault already.
 - To skip: the steps after the last reading that was good on all ranks, up to the end of a spike, or to the first NaN,
   after which all is lost anyway. Steps and batches count from the start of the attempt.
+- Whether data or hardware brought it: `spike_origin`.
 """
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from tenant_client.doctor.run.hook.readings import Reading
+from tenant_client.doctor.run.spike_origin import UNTOLD, Attempt, Origin, Replay, origin
 
 DEVIATIONS = 8.0
 WINDOW = 8
 _RECENT, _NEEDED = 64, 16
 _MAD = 1.4826
+_MOST_REPLAYS = 3
 
 
 @dataclass(frozen=True)
 class RestartPoint:
-    """`checkpoint` is the step of the safe one, None if there is none; the steps of `skip` are to be left out."""
+    """`checkpoint` is the step of the safe one, None if there is none; the steps of `skip` are to be left out.
+
+    `origin` is where the trouble came from, `why` in words.
+    """
 
     checkpoint: int | None
     skip: tuple[int, int]
     ranks: tuple[int, ...]
     trouble: str
+    origin: Origin = Origin.UNTOLD
+    why: str = UNTOLD
 
     @property
     def sentence(self) -> str:
@@ -40,6 +48,8 @@ class RestartPoint:
             where = f"from the checkpoint of step {self.checkpoint}"
         return (
             f"{self.trouble} on {who}: restart {where}, and skip the batches of steps {self.skip[0]} to {self.skip[1]}"
+            if self.origin is not Origin.HARDWARE
+            else f"{self.trouble} on {who}: restart {where} without this hardware; no batch is to be skipped"
         )
 
 
@@ -50,8 +60,39 @@ def bad_since(readings: Sequence[Reading]) -> int | None:
     return losses[good + 1][0] if losses[good + 1 :] else None
 
 
-def restart_point(readings: Mapping[int, Sequence[Reading]], checkpoints: Iterable[int] = ()) -> RestartPoint | None:
-    """The advice, by the readings of each rank; None if nothing is out of band. `checkpoints` are further steps."""
+def attempts_in(readings: Attempt) -> list[Attempt]:
+    """The attempts that left readings in one run directory, oldest first: a restart by the launcher begins anew.
+
+    A loss may be read after the checkpoint of a later step, so steps of checkpoints do not tell.
+    """
+    found: list[dict[int, list[Reading]]] = []
+    for rank, of_rank in readings.items():
+        number, step = 0, 0
+        for one in of_rank:
+            if not one.saved:
+                number, step = number + (one.step < step), one.step
+            found += [{} for _ in range(number + 1 - len(found))]
+            found[number].setdefault(rank, []).append(one)
+    return list(found)
+
+
+def restart_after(attempts: Sequence[Attempt], checkpoints: Iterable[int] = ()) -> RestartPoint | None:
+    """The advice for the newest of a job's attempts, oldest first, or what it shows of trouble of the one before."""
+    newest = restart_point(attempts[-1], checkpoints, [(one, False) for one in attempts[:-1][-_MOST_REPLAYS:]])
+    if newest is not None or len(attempts) < 2:
+        return newest
+    before = restart_point(attempts[-2], (), [(attempts[-1], True)])
+    return before if before is not None and before.origin is not Origin.UNTOLD else None
+
+
+def restart_point(
+    readings: Attempt, checkpoints: Iterable[int] = (), others: Iterable[tuple[Attempt, bool]] = ()
+) -> RestartPoint | None:
+    """The advice, by the readings of each rank; None if nothing is out of band. `checkpoints` are further steps.
+
+    `others` are other attempts of the job, each with whether it is later: one of the two may have begun at a checkpoint
+    of the other.
+    """
     bad = {rank: out_of_band(of_rank) for rank, of_rank in readings.items()}
     last = {rank: _last_stretch(of_rank, bad[rank]) for rank, of_rank in readings.items()}
     begun = {rank: stretch[0] for rank, stretch in last.items() if stretch}
@@ -64,7 +105,16 @@ def restart_point(readings: Mapping[int, Sequence[Reading]], checkpoints: Iterab
     good = max((r.step for of_rank in readings.values() for r in of_rank if r.step < onset), default=0)
     saved = {reading.step for of_rank in readings.values() for reading in of_rank if reading.saved} | set(checkpoints)
     safe = [step for step in saved if all(_is_safe(step, readings[rank], bad[rank], onset) for rank in readings)]
-    return RestartPoint(max(safe, default=None), (good + 1, ends), ranks, "NaN or infinity" if is_nan else "a spike")
+    whence = origin(readings, bad, onset, [_replay(readings, other, is_later=later) for other, later in others])
+    trouble = "NaN or infinity" if is_nan else "a spike"
+    return RestartPoint(max(safe, default=None), (good + 1, ends), ranks, trouble, *whence)
+
+
+def _replay(readings: Attempt, other: Attempt, *, is_later: bool) -> Replay:
+    first, sign = (readings, 1) if is_later else (other, -1)
+    saved = {reading.step for of_rank in first.values() for reading in of_rank if reading.saved}
+    bad = {rank: out_of_band(of_rank) for rank, of_rank in other.items()}
+    return Replay(other, bad, tuple(sign * step for step in sorted({0, *saved}, reverse=True)))
 
 
 def out_of_band(readings: Sequence[Reading]) -> set[int]:

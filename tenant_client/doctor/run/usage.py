@@ -48,6 +48,8 @@ class UsageMeter:
             ranks=max(self.usage.ranks, len(alive)),
             rank_bytes=max(self.usage.rank_bytes, *peaks),
             workers_bytes=max(self.usage.workers_bytes, *workers),
+            gpu_bytes=max(self.usage.gpu_bytes, *(one.tally.gpu_bytes for one in ranks)),
+            gpu_limit_bytes=max(self.usage.gpu_limit_bytes, *(one.tally.gpu_limit_bytes for one in ranks)),
         )
         self._count(alive)
 

@@ -23,6 +23,7 @@ from enum import StrEnum
 from statistics import median
 
 from tenant_client.doctor.run.divergence import diverges
+from tenant_client.doctor.run.hook.progress import NO_TALLY, Tally
 
 
 class Kind(StrEnum):
@@ -65,6 +66,7 @@ class Sample:
     restart: int = 0
     evaluations: int = 0
     bad_since: int | None = None
+    tally: Tally = NO_TALLY
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Verbs about what a home has learnt from its attempts: `patterns helped` and `patterns rules`."""
 
+import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,7 @@ from federation.base.sqlite import reporting
 from federation.base.visible import counted_as
 from tenant_client.doctor.diagnosis.filter_rules import FILE, Rules, keeps, load_rules, pattern_of, read_lines
 from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.first_causes import FirstCauses, NamedBy
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.program.verbs.console import Home, journalled, say_error
@@ -50,6 +52,7 @@ def helped(
     with reporting(), closing(open_database(journalled(home))) as connection:
         unit = Journal(connection).find(lease)
         attempt = Incidents(connection).helped(unit, text)
+        FirstCauses(connection).name(unit, attempt, time.time(), NamedBy.OWNER)
     say(f"pharoah-tenant: noted for {unit} attempt {attempt}")
 
 

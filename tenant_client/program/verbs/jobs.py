@@ -65,6 +65,8 @@ def _row(row: LeaseRow) -> str:
     elif row.hung:
         state = f"{row.state}: {row.hung}; {row.reason} followed"
     state += f" ({row.code})" if row.code else ""
+    if row.days_to_cause is not None and row.days_to_cause >= 1.0:
+        state += f", cause named after {row.days_to_cause:.0f} days"
     what = "; ".join(filter(None, (row.job, row.workload)))
     return (
         f"{row.lease}  {began:%Y-%m-%d %H:%M}  {state}{f', attempt {row.attempts}' if row.attempts > 1 else ''}  {what}"

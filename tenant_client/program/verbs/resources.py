@@ -34,8 +34,8 @@ def resources(
 ) -> None:
     """Show memory, network and processor time that a job needs, by own earlier runs, and what it used.
 
-    Computed from the journal; nothing is sent. Exit code 0: as expected. 1: it wants more host memory, by what it used
-    or by what this host has left. 3: nothing alike ran before.
+    After an error for want of GPU memory: how much more it wanted, or which batch would do. Computed from the journal;
+    nothing is sent. Exit code 0: as expected. 1: it wants more host or GPU memory. 3: nothing alike ran before.
     """
     if bool(lease) == bool(trace):
         raise typer.BadParameter("pass a job, or traces with --trace")
@@ -46,8 +46,8 @@ def resources(
         show_json(found)
     else:
         show(*_lines(found))
-    known = any(one.expected for one in found.demands)
-    raise typer.Exit(int(found.wants_memory) if known else 3)
+    known = found.gpu is not None or any(one.expected for one in found.demands)
+    raise typer.Exit(int(found.wants_memory or found.gpu is not None) if known else 3)
 
 
 def _lines(found: Resources) -> Iterator[str]:
@@ -60,6 +60,8 @@ def _lines(found: Resources) -> Iterator[str]:
         yield f"host memory: up to {found.host_bytes / _GB:.3g} GB, {found.available_bytes / _GB:.3g} GB left here"
     if found.wants_memory:
         yield "this worker wants more host memory"
+    if found.gpu is not None:
+        yield found.gpu.sentence
 
 
 def _text(one: Demand) -> str:

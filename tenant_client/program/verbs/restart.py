@@ -9,21 +9,27 @@ from federation.base.console import AsJson
 from federation.base.screen import show, show_json
 from tenant_client.doctor.records.journal import the_one
 from tenant_client.doctor.run.hook.readings import Reading, file_name, read
-from tenant_client.doctor.run.restart_point import restart_point
+from tenant_client.doctor.run.restart_point import RestartPoint, attempts_in, restart_after
 from tenant_client.doctor.run.run_directory import newest_runs
+from tenant_client.doctor.run.spike_origin import Attempt
 from tenant_client.program.verbs.console import Home, failing, say_error
 
 FINE, BAD, UNKNOWN = 0, 1, 3
 
 
 class Restart(TypedDict):
-    """What to do: `checkpoint` is null if none is safe, and `skip` if nothing was out of band."""
+    """What to do: `checkpoint` is null if none is safe, and `skip` if nothing was out of band.
+
+    `origin` is `data`, `hardware`, or "" where that cannot be told; `why` says so in words.
+    """
 
     run: str
     trouble: str
     ranks: tuple[int, ...]
     checkpoint: int | None
     skip: tuple[int, int] | None
+    origin: str
+    why: str
 
 
 def restart(
@@ -40,6 +46,7 @@ def restart(
 ) -> None:
     """Show from which checkpoint to restart after a NaN or a loss spike, and which batches to skip. Nothing is sent.
 
+    Says whether it came from data or from hardware, where two replicas, or an attempt before, saw the same batches.
     Steps count from the start of the attempt. Exit code 0: no NaN or loss spike was found. 1: one was.
     3: there is no such run, or it has no readings of losses yet.
     """
@@ -52,13 +59,28 @@ def restart(
         say_error(f"no readings of losses yet of {run_dir.name}", hint)
         raise typer.Exit(UNKNOWN)
     steps = [_step_of(path, readings) for path in saved or ()]
-    found = restart_point(readings, [step for step in steps if step is not None])
+    found = restart_after(_attempts(run_dir, readings), [step for step in steps if step is not None])
     if as_json:
-        nothing = {"trouble": "", "ranks": (), "checkpoint": None, "skip": None}
+        nothing = {"trouble": "", "ranks": (), "checkpoint": None, "skip": None, "origin": "", "why": ""}
         show_json({"run": run_dir.name, **(vars(found) if found else nothing)})
     else:
         show(f"{run_dir.name}: {found.sentence if found else 'no NaN or loss spike found'}")
+        show(*([found.why] if found else []))
     raise typer.Exit(BAD if found else FINE)
+
+
+def spike_in(run_dir: Path) -> RestartPoint | None:
+    """The NaN or spike of the job whose newest run directory this is; None without one, or without readings."""
+    readings = _readings(run_dir)
+    return restart_after(_attempts(run_dir, readings)) if readings else None
+
+
+def _attempts(run_dir: Path, readings: Attempt) -> list[Attempt]:
+    """The attempts of the job that left readings, oldest first; `readings` are those of the newest run directory."""
+    stem, _, number = run_dir.name.rpartition("-")
+    before = [run_dir.with_name(f"{stem}-{one}") for one in range(1, int(number) if number.isdigit() else 1)]
+    kept = [attempts_in(_readings(folder)) for folder in before if folder.is_dir()]
+    return [*(one for attempts in kept for one in attempts), *attempts_in(readings)]
 
 
 def _readings(run_dir: Path) -> dict[int, list[Reading]]:

@@ -5,13 +5,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from federation.base.console import AsJson
 from federation.base.pinned_directory import is_pinned
-from federation.base.screen import show, show_json
+from federation.base.screen import say, show, show_json
 from federation.base.sqlite import Connection, reporting
 from federation.base.visible import counted_as
 from tenant_client.doctor.advice.after_failure import after_failure, next_command
@@ -19,17 +19,21 @@ from tenant_client.doctor.advice.explanation import FailureSide, explain
 from tenant_client.doctor.advice.failure_facts import Known, facts_of, newest
 from tenant_client.doctor.advice.found import to_do
 from tenant_client.doctor.advice.own_codes import JudgedLine, judged_line
+from tenant_client.doctor.advice.provider_report import DEVICES, SILENT, Cloud, Fault, report_of
 from tenant_client.doctor.diagnosis.precedents import Precedent
 from tenant_client.doctor.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.excerpts import Excerpts
 from tenant_client.doctor.records.incidents import Incidents
 from tenant_client.doctor.records.journal import Journal
+from tenant_client.doctor.run.run_directory import newest_runs
+from tenant_client.doctor.run.spike_origin import Origin
 from tenant_client.doctor.sources.reasons import UNKNOWN
-from tenant_client.program.verbs.console import Home, Latest, Lease, journalled, require, say_error
+from tenant_client.program.verbs.console import Home, Latest, Lease, failing, journalled, require, say_error
+from tenant_client.program.verbs.restart import spike_in
 from tenant_client.rounds.disclosure.happened import ExplainedAttempt
 
-FINE, UNEXPLAINED = 0, 3
+FINE, REFUSED, UNEXPLAINED = 0, 2, 3
 _MOST_LINES = 5
 _OTHERS = (FailureSide.PROVIDER, FailureSide.BOTH)  # whose part the other lines do not tell
 
@@ -93,12 +97,28 @@ class ShownJob:
     codes: tuple[JudgedLine, ...] = ()
 
 
-def summary(home: Home, job: Lease = "", *, latest: Latest = False, as_json: AsJson = False) -> None:
+def summary(
+    home: Home,
+    job: Lease = "",
+    report: Annotated[
+        Cloud | None,
+        typer.Option("--report", help="Print this provider's own report of a faulty host, as JSON, for you to send."),
+    ] = None,
+    *,
+    latest: Latest = False,
+    as_json: AsJson = False,
+) -> None:
     """Show the newest attempt of a job on one screen: cause, advice and evidence. Nothing is sent.
 
-    Exit code 0: the cause is known, or nothing failed. 3: the cause is unknown, or no attempt was seen.
+    Exit code 0: the cause is known, or nothing failed. 2: with --report: the evidence does not speak of hardware.
+    3: the cause is unknown, or no attempt was seen.
     """
     found = _shown(home, job, latest=latest)
+    if report is not None:
+        with failing(REFUSED):
+            show_json(made := report_of(report, _fault(home, found)))
+        say(*(f"fill in {{{name}}}: {what}" for name, what in made.fill_in.items()))
+        raise typer.Exit(FINE)
     if as_json:
         show_json(found)
     else:
@@ -182,6 +202,19 @@ def _of(connection: Connection, attempt: Attempt) -> ShownJob:
         joined=is_pinned(connection),
         codes=tuple(judged_line(one, verdict) for verdict, one in known.codes[attempt.unit, attempt.attempt].items()),
     )
+
+
+def _fault(home: Path, found: ShownJob) -> Fault:
+    """What the attempt shows of hardware: the most telling error code, else its reason, else how replicas differed."""
+    code = max(found.codes, key=lambda one: one.hardware_probability or 0.0, default=None)
+    at_s, node, gpu = found.ended_at_s or found.started_at_s, found.cause.host, found.cause.gpu
+    if code is not None and code.code:
+        told = code.code, code.text, code.hardware_probability
+        return Fault(found.cause.reason, at_s, code.host or node, code.gpu or gpu, *told)
+    run_dir = newest_runs(home).get(found.job)
+    spike = spike_in(run_dir) if run_dir and found.cause.reason not in DEVICES else None
+    differs = spike is not None and spike.origin is Origin.HARDWARE
+    return Fault(SILENT if differs else found.cause.reason, at_s, node, gpu)
 
 
 def _evidence(connection: Connection, attempt: Attempt, masked: tuple[str, ...]) -> ShownEvidence:

@@ -51,6 +51,8 @@ def _lines(state: TenantStatus) -> Iterator[str]:
         last = state.last_attempt
         yield f"  last      {_named(last)}: {last.state} {last.reason}".rstrip()
         yield from _workload(last)
+    if state.days_to_cause.failures:
+        yield f"failures    {state.days_to_cause.words}"
     if state.federation:
         yield f"hints       {counted_as(state.hints_standing, 'open hint')}"
         answered = state.last_round

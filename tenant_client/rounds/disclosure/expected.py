@@ -10,6 +10,7 @@ from tenant_client.doctor.advice.error_budget import Objective, Targets
 from tenant_client.doctor.advice.expectations import Report, report
 from tenant_client.doctor.records.attempts import Attempts
 from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.first_causes import FirstCauses
 from tenant_client.doctor.records.paces import Paces
 from tenant_client.doctor.settings import ExpectationsTable, TenantSettings
 
@@ -19,7 +20,9 @@ def expected(database: Path, home: Path, now_s: float, lease: str = "") -> Repor
     targets = targets_of(load(TenantSettings, home / "tenant.toml", os.environ).expectations)
     with reporting(), closing(open_database(database)) as connection:
         attempts = Attempts(connection)
-        return report(attempts.list(), Paces(connection).all(), attempts.jobs(), targets, now_s, lease)
+        paces = Paces(connection)
+        kept = attempts.list(), paces.all(), paces.lost(), attempts.jobs()
+        return report(*kept, targets, FirstCauses(connection).days(), now_s, lease)
 
 
 def targets_of(table: ExpectationsTable) -> Targets:

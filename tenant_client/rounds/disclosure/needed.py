@@ -1,17 +1,22 @@
 """What a lease, or a workload that is to come, needs of a host: from the journal, for `show --only resources`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from crypto.errors import PharoahError
-from federation.base.sqlite import reporting
+from federation.base.sqlite import Connection, reporting
+from tenant_client.doctor.advice.gpu_memory import GpuWanted, batch_of, requests, wanted
 from tenant_client.doctor.advice.resources import Earlier, Resources, resources
-from tenant_client.doctor.records.attempts import Attempts
+from tenant_client.doctor.records.attempts import Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.excerpts import Excerpts
 from tenant_client.doctor.records.journal import Journal
+from tenant_client.doctor.records.starts import Starts
 from tenant_client.doctor.records.usages import Usage, Usages
 from tenant_client.doctor.workload.describe import describe_files
+from tenant_client.doctor.workload.descriptor import Descriptor
 
 
 class NotMeasured(PharoahError):
@@ -27,6 +32,9 @@ def of_lease(database: Path, lease: str, available_bytes: float) -> Resources:
         unit = journal.find(lease)
         described, usages = journal.descriptors(), Usages(connection).all()
         began = {(one.unit, one.attempt): one.started_at_s for one in Attempts(connection).list()}
+        gpu = _gpu(connection, unit, described, usages)
+    if unit not in described and gpu is not None:
+        return Resources(1, None, (), None, available_bytes, wants_memory=False, gpu=gpu)
     if unit not in described:
         raise NotMeasured(f"lease {unit} has no description of its workload")
     own = [number for other, number in usages if other == unit]
@@ -38,7 +46,30 @@ def of_lease(database: Path, lease: str, available_bytes: float) -> Resources:
         if other != unit and other in described and began.get((other, number), first_s) < first_s
     ]
     ranks = measured.ranks if measured else _newest(earlier)
-    return resources(described[unit], earlier, measured, ranks, available_bytes)
+    return replace(resources(described[unit], earlier, measured, ranks, available_bytes), gpu=gpu)
+
+
+def _gpu(
+    connection: Connection, unit: str, described: Mapping[str, Descriptor], usages: Mapping[tuple[str, int], Usage]
+) -> GpuWanted | None:
+    """What the newest attempt wanted of its GPU, if it ran out of its memory."""
+    attempts = Attempts(connection).list(unit)
+    if not attempts or attempts[-1].state is AttemptState.SUCCEEDED:
+        return None
+    kept = Excerpts(connection).of(unit, attempts[-1].attempt).lines
+    told = requests([*(line.text for line in kept), attempts[-1].cause.sentence])
+    batches = {other: batch_of(start.command) for other, start in Starts(connection).newest().items()}
+    own = described.get(unit)
+    earlier = [
+        (batch, usage.gpu_bytes)
+        for (other, _), usage in usages.items()
+        if (batch := batches.get(other)) and usage.gpu_bytes and other != unit and _alike(own, described.get(other))
+    ]
+    return wanted(told[0], batches.get(unit), earlier) if told else None
+
+
+def _alike(one: Descriptor | None, other: Descriptor | None) -> bool:
+    return one is not None and other is not None and one.structure == other.structure
 
 
 def of_traces(database: Path, traces: Sequence[Path], ranks: int | None, available_bytes: float) -> Resources:

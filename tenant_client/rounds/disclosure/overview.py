@@ -19,6 +19,7 @@ from tenant_client.doctor.advice.hints import HintLog, standing
 from tenant_client.doctor.advice.own_codes import judged_attempt, own_codes
 from tenant_client.doctor.records.attempts import Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
+from tenant_client.doctor.records.first_causes import DaysToCause, FirstCauses, days_to_cause
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.records.outbox import Outbox, RefusedPlan
 from tenant_client.doctor.sources.reasons import REASONS
@@ -31,7 +32,8 @@ class LeaseRow:
 
     `undescribed` says why the workload is not known, `found` in short what the watch found and held at the end,
     `hung` where a rank hung if that is why it failed, `code` whether an error code of a GPU is the hardware's or the
-    job's; "" where it is not so.
+    job's; "" where it is not so. `days_to_cause` is the median over its failures from failure to named cause, None
+    without one or while that waits.
     """
 
     lease: str
@@ -45,6 +47,7 @@ class LeaseRow:
     hung: str
     code: str
     since_s: float
+    days_to_cause: float | None
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,7 @@ class TenantStatus:
     refused_plan: RefusedPlan | None
     pilot: bool
     due: str
+    days_to_cause: DaysToCause
 
     @property
     def exit_code(self) -> int:
@@ -161,6 +165,7 @@ def leases(connection: Connection) -> list[LeaseRow]:
     journal, attempts = Journal(connection), Attempts(connection)
     jobs, described, undescribed = attempts.jobs(), journal.descriptors(), journal.undescribed()
     last, own = {one.unit: one for one in attempts.list()}, own_codes(connection)
+    days = FirstCauses(connection).days()
     rows = []
     for unit in journal.units():
         one, what = last.get(unit.unit), described.get(unit.unit)
@@ -177,6 +182,7 @@ def leases(connection: Connection) -> list[LeaseRow]:
                 hung=hung_before(one.cause.reason, one.findings) if one else "",
                 code=_code(judged_attempt(connection, one, own)) if one else "",
                 since_s=one.started_at_s if one else unit.start_h * SECONDS_PER_HOUR,
+                days_to_cause=days_to_cause(days.get(unit.unit, ())).median_days,
             )
         )
     return rows
@@ -192,10 +198,12 @@ def status(home: Path, now_hour: float) -> TenantStatus:
     has_keys, policy = (home / "signing.key").exists(), policy_of(home)
     refused: RefusedPlan | None = None
     rows: list[LeaseRow] = []
+    days: list[float] = []
     hints, federation, spent = 0, None, None
     if (home / "tenant.db").exists():
         with reporting(), closing(open_database(home / "tenant.db")) as connection:
             rows = leases(connection)
+            days = [one for of_lease in FirstCauses(connection).days().values() for one in of_lease]
             log = HintLog(connection)
             hints = len(list(standing(log.hints(), now_hour, log.over())))
             if is_pinned(connection):
@@ -218,6 +226,7 @@ def status(home: Path, now_hour: float) -> TenantStatus:
         refused_plan=refused,
         pilot=policy.owners_minimum < Policy().owners_minimum or policy.cohort_minimum < Policy().cohort_minimum,
         due=_due(federation, hints, refused, has_keys=has_keys),
+        days_to_cause=days_to_cause(days),
     )
 
 

@@ -21,8 +21,9 @@ from tenant_client.doctor.advice.expectations import (
 )
 from tenant_client.doctor.records.attempts import Attempt, AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
-from tenant_client.doctor.records.paces import SLICE_S, Paces, Slice
-from tenant_client.doctor.run.hook.progress import Progress
+from tenant_client.doctor.records.goodput import GOOGLE, Losses
+from tenant_client.doctor.records.paces import SLICE_S, Badput, Lost, Paces, Slice
+from tenant_client.doctor.run.hook.progress import Progress, Tally
 from tenant_client.doctor.run.hook.readings import Log, Reading
 from tenant_client.doctor.run.pace import Pace, PaceRecorder, SavedSteps
 from tenant_client.doctor.run.watchdog import Sample
@@ -51,10 +52,16 @@ def full(at: int, steps: int = 600, step_s: float = 1.0, hang_s: float = 0.0, sa
     return Slice(at_s, SLICE_S, steps, steps, steps * step_s, squares, hang_s, at_s + 1.0 if steps else None, saved)
 
 
-def of(attempts: Sequence[Attempt], *slices: Sequence[Slice], now: float = 100.0, lease: str = "") -> Report:
+def of(
+    attempts: Sequence[Attempt],
+    *slices: Sequence[Slice],
+    lost: Losses | None = None,
+    now: float = 100.0,
+    lease: str = "",
+) -> Report:
     kept = {(one.unit, one.attempt): own for one, own in zip(attempts, slices, strict=False)}
     jobs = {one.unit: f"job of {one.unit[0]}" for one in attempts}
-    return report(attempts, kept, jobs, TARGETS, START + now * SLICE_S, lease)
+    return report(attempts, kept, lost or {}, jobs, TARGETS, {}, START + now * SLICE_S, lease)
 
 
 def shares(seen: LeaseExpectations) -> dict[str, float | None]:
@@ -239,13 +246,14 @@ def test_what_an_attempt_before_left_behind_is_not_of_this_one(tmp_path: Path) -
     kept: dict[int, int] = {}
     attempt = 1
 
-    def keep(number: int, slices: Sequence[Slice]) -> None:
+    def keep(number: int, slices: Sequence[Slice], lost: Lost) -> None:
         kept[number] = sum(one.steps for one in slices)
+        assert set(lost) <= {(START, Badput.OTHER)}
 
     def rank(step: int, at_s: float) -> list[Progress]:
         return [Progress(0, 4711, step, at_s, "train", None, 0)]
 
-    recorder = PaceRecorder(tmp_path, lambda: attempt, lambda: False, keep)
+    recorder = PaceRecorder(tmp_path, lambda: (attempt, START + 20.0 * (attempt == 2)), lambda: False, keep)
     Log(tmp_path, 0).add(Reading(90, START + 5.0, None, None, saved=True))
     recorder.look(START, [])
     recorder.look(START + 10, rank(100, START + 9))
@@ -285,7 +293,9 @@ def home(tmp_path: Path) -> Path:
             attempts.begin(lease, now_s - 2.0 * SLICE_S)
             attempts.name(lease, f"train {lease[:2]}")
             attempts.end(lease, 1, SUCCEEDED, float(now_s))
-        slices = [Slice(now_s - (2 - at) * SLICE_S, 600.0, 600, 600, 600.0, 600.0, 60.0 * at, now_s) for at in range(2)]
+        first_s = now_s - 2 * SLICE_S + 1.0
+        begun_s = [now_s - 2 * SLICE_S, now_s - SLICE_S]
+        slices = [Slice(at_s, 600.0, 600, 600, 600.0, 600.0, 60.0 * at, first_s) for at, at_s in enumerate(begun_s)]
         paces.keep("0a" * 16, 1, slices)
         paces.keep("0a" * 16, 1, slices)
     return tmp_path
@@ -347,3 +357,110 @@ def test_run_keeps_how_its_attempt_went(tmp_path: Path) -> None:
     assert slices[-1].saved == 30
     timed, stepping_s = sum(one.timed for one in slices), sum(one.stepping_s for one in slices)
     assert 0.05 <= stepping_s / timed < 0.5
+
+
+# ---- where the time went ---------------------------------------------------------------------------------------------
+
+
+def parts(seen: LeaseExpectations) -> dict[str, float]:
+    """Seconds by reason, in slices."""
+    return {why.value: round(seconds / SLICE_S, 4) for why, seconds in seen.bad_s.items()}
+
+
+def test_goodput_and_badput_add_up_whatever_was_seen() -> None:
+    """A start of half a slice, a checkpoint, lost steps, a gap, another start, slow steps, an end."""
+    late = Slice(START, 600.0, 300, 300, 300.0, 300.0, 0.0, START + 301.0, None)
+    first = [late, full(1, 600, saved=600), full(2, 300)]
+    lost = {
+        ("0a", 1): {(START + 2 * SLICE_S, Badput.CHECKPOINT): 120.0, (START + 2 * SLICE_S, Badput.OTHER): 180.0},
+        ("0a", 2): {(START + 5 * SLICE_S, Badput.OTHER): 60.0, (START + 4 * SLICE_S, Badput.STALL): 9000.0},
+    }
+    second = [full(4), full(5, 500, 1.0)]
+    (lease,) = of([attempt(1, FAILED, 0, 3), attempt(2, SUCCEEDED, 4, 6)], first, second, lost=lost).leases
+    assert lease.all_s == 6 * SLICE_S
+    assert sum(week.good_s for week in lease.weeks) + sum(lease.bad_s.values()) == pytest.approx(lease.all_s)
+    assert parts(lease) == {
+        "stall": 1.0,  # no more than there was
+        "restart": 1.3,  # the gap, and from the last step to the failure
+        "lost_work": 1.0,
+        "start": 0.5,
+        "checkpoint": 0.2,
+        "other": 0.1,
+        "slow_steps": round(40 / SLICE_S, 4),
+    }
+    assert shares(lease)["goodput"] == pytest.approx(sum(week.good_s for week in lease.weeks) / lease.all_s)
+
+
+def test_time_before_steps_is_a_start_only_where_steps_were_seen() -> None:
+    never = of([attempt(1, FAILED, 0, 1)], [full(0, 0)]).leases[0]
+    assert parts(never) == {"other": 1.0}
+    once = of([attempt(1, FAILED, 0, 1), attempt(2, SUCCEEDED, 1, 2)], [full(0, 0)], [full(1)]).leases[0]
+    assert parts(once) == {"start": 1.0}
+
+
+def test_attempts_that_overlap_share_no_second() -> None:
+    """As of one wrapper for each task of an allocation."""
+    (lease,) = of([attempt(1, SUCCEEDED, 0, 2), attempt(2, SUCCEEDED, 1, 3)], [full(0), full(1)], [full(2)]).leases
+    assert (lease.all_s, parts(lease)) == (3 * SLICE_S, {})
+
+
+def test_weeks_begin_on_monday() -> None:
+    per_week = 7 * DAY_S / SLICE_S
+    (lease,) = of([attempt(1, SUCCEEDED, 0, per_week)], [full(0)]).leases
+    begun = [week.begin_s for week in lease.weeks]
+    assert [time.gmtime(one)[6] for one in begun] == [0, 0]
+    assert sum(week.all_s for week in lease.weeks) == pytest.approx(7 * DAY_S)
+
+
+def test_what_a_rank_adds_up_is_booked_where_it_passed() -> None:
+    """A checkpoint over two slices; a stall; an evaluation that was open at the end."""
+    pace = Pace(START)
+
+    def look(step: int, at_s: float, phase: str = "train", **tally: float) -> None:
+        seen = Sample(0, step, phase, START + at_s, tally=Tally(first_s=START + 1.0, last_s=START + at_s, **tally))
+        pace.feed(START + at_s, [seen], hangs=False, saved=None)
+
+    for step in range(1, 11):
+        look(step, 390.0 + step)
+    look(11, 801.0, checkpoint_s=400.0)
+    look(12, 802.0, checkpoint_s=400.0)
+    look(13, 832.0, checkpoint_s=400.0)
+    look(13, 840.0, "eval", checkpoint_s=400.0)
+    pace.end(START + 850.0, failed=True)
+    assert pace.take_lost() == {
+        (START, Badput.CHECKPOINT): 199.0,
+        (START + SLICE_S, Badput.CHECKPOINT): 201.0,
+        (START + SLICE_S, Badput.STALL): 29.0,
+        (START + SLICE_S, Badput.OTHER): 8.0,  # less than ten usual steps
+        (START + SLICE_S, Badput.EVALUATION): 10.0,
+    }
+    assert sum(one.timed for one in pace.take()) == 10  # neither the step with the checkpoint nor the stall
+
+
+def test_the_verb_and_its_metrics_say_where_the_time_went(home: Path) -> None:
+    with closing(open_database(home / "tenant.db")) as connection:
+        ended_s = Attempts(connection).list("0a" * 16)[0].ended_at_s or 0.0
+        Paces(connection).lose("0a" * 16, 1, {(int(ended_s) - SLICE_S, Badput.CHECKPOINT): 100.0})
+        Paces(connection).lose("0a" * 16, 1, {(int(ended_s) - SLICE_S, Badput.CHECKPOINT): 20.0})
+        Attempts(connection).name("0a" * 16, 'say "hi"')
+    words = CliRunner().invoke(app, ["show", "--only", "expectations", "0a", "--home", str(home)]).stdout
+    assert "badput      10.0%: checkpoint 10.0%" in words
+    text = CliRunner().invoke(app, ["show", "--only", "expectations", "0a", "--metrics", "--home", str(home)]).stdout
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    label = f'lease="{"0a" * 16}",job="say \\"hi\\""'
+    assert lines == [
+        f'pharoah_job_seconds{{{label},reason="goodput",google=""}} 1080.000',
+        f'pharoah_job_seconds{{{label},reason="checkpoint",google="UNPRODUCTIVE_CHECKPOINT_SAVE_TIME"}} 120.000',
+    ]
+    with visitor(home) as (client, token):
+        client.get("/", params={"token": token})
+        assert "checkpoint 10.0%" in client.get("/expectations").text
+
+
+def test_each_reason_has_googles_word_for_it() -> None:
+    """`BadputType` of ml-goodput-measurement 0.2.3."""
+    known = "TPU_INITIALIZATION TRAINING_PREP PROGRAM_STARTUP DATA_LOADING_SYNC DATA_LOADING_ASYNC OTHER"
+    known += " UNPRODUCTIVE_CHECKPOINT_SAVE_TIME UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME CUSTOM_BADPUT_EVENTS"
+    known += " WASTED_PROGRESS_FROM_DISRUPTION INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION"
+    assert set(GOOGLE) == set(Badput)
+    assert set(GOOGLE.values()) <= set(known.split())

@@ -71,6 +71,8 @@ class Hook:
         self._save_now: Callable[[], object] | None = None
         self._asked = False
         self._whereabouts = Whereabouts()
+        self._spending = self._whereabouts.spending
+        self._torch: Any = None
         self._waits: dict[tuple[int, int], CodeType] = {}
         self._stderr = _identity(2)
         self.explicit = False
@@ -252,6 +254,7 @@ class Hook:
                 self._norms.take(grad_norm)
             self._next_loss_step = self._steps + LOSS_EVERY_STEPS
         self._steps += 1
+        self._spending.stepped(time.time())
         self._whereabouts.step(self._steps, now_s)
         if self._patterns is not None:
             self._patterns.on_step(self._steps, work, self._losses.value)
@@ -275,6 +278,7 @@ class Hook:
         torch, settings = sys.modules.get("torch"), PacingSettings.from_environment(os.environ)
         if torch is None or self._writer is None or self._run_dir is None:
             return
+        self._torch = torch
         self._losses, self._norms = LossReader(torch), LossReader(torch)
         pacer = Pacer(settings, time.perf_counter())
         rank = self._writer.rank
@@ -292,15 +296,20 @@ class Hook:
 
     def _report(self, phase: Phase) -> None:
         self._phase, began_s = phase, time.perf_counter()
+        self._spending.move(phase, began_s)
+        self._spending.look_at_gpu(self._torch, began_s)
         self._losses.poll()
         self._norms.poll()
         if self._read_step > self._logged_step and self._losses.is_read:
             self._logged_step = self._read_step
             norm = self._norms.value if self._norms.is_read else None
-            self._log(Reading(self._read_step, time.time(), self._losses.value, norm, saved=False))
+            self._log(
+                Reading(self._read_step, time.time(), self._losses.value, norm, saved=False, is_own=not self.explicit)
+            )
         self._asked = self._asked or (self._checkpoints is not None and self._checkpoints.is_news())
         if self._writer is not None:
-            self._writer.update(self._steps, phase, self._losses.value, time.time(), self._evaluations)
+            loss, tally = self._losses.value, self._spending.tally
+            self._writer.update(self._steps, phase, loss, time.time(), self._evaluations, tally)
         now_s = time.perf_counter()
         self._next_report_s = now_s + REPORT_EVERY_S * min(max(1.0, (now_s - began_s) / _REPORT_S), _RAREST)
 

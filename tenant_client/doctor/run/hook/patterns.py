@@ -44,6 +44,8 @@ _CLASSES = (
     ("/torch/autograd/__init__.py", "backward"),
     ("/torch/autograd/graph.py", "backward"),
     ("/torch/optim/", "optimizer"),
+    *((f"/{name}/", "metrics") for name in ("nltk", "sacrebleu", "rouge_score", "pycocotools", "seqeval", "jiwer")),
+    *((f"/{name}/", "metrics") for name in ("sklearn/metrics", "scipy/stats", "scipy/optimize", "evaluate/metrics")),
 )
 _OURS = str(Path(__file__).resolve().parent)
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/pytorch/torch/", "<frozen", "<string", _OURS)

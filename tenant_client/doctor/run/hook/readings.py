@@ -11,18 +11,22 @@ from pathlib import Path
 
 EVERY_S = 1.0
 MOST = 65536
-_RECORD = struct.Struct("<QdddB")  # step, time, loss, gradient norm, whether a checkpoint was complete
+_RECORD = struct.Struct("<QdddB")  # step, time, loss, gradient norm, bits: a checkpoint was complete; `is_own`
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One rank at one step; `loss` and `norm` are None where they were not told, and may be NaN."""
+    """One rank at one step; `loss` and `norm` are None where they were not told, and may be NaN.
+
+    `is_own`: `backward` began from the loss, so it is of the rank's own batch and no average.
+    """
 
     step: int
     at_s: float
     loss: float | None
     norm: float | None
     saved: bool
+    is_own: bool = False
 
 
 def file_name(rank: int | str) -> str:
@@ -35,7 +39,7 @@ def encode(reading: Reading) -> bytes:
     values = (
         -nan if value is None else abs(value) if isnan(value) else value for value in (reading.loss, reading.norm)
     )
-    return _RECORD.pack(reading.step, reading.at_s, *values, reading.saved)
+    return _RECORD.pack(reading.step, reading.at_s, *values, reading.saved + 2 * reading.is_own)
 
 
 def read(path: Path) -> list[Reading]:
@@ -64,8 +68,8 @@ def read_from(path: Path, offset: int) -> tuple[list[Reading], int]:
 def _records(data: bytes) -> list[Reading]:
     whole = data[: len(data) // _RECORD.size * _RECORD.size]
     return [
-        Reading(step, at_s, _known(loss), _known(norm), bool(saved))
-        for step, at_s, loss, norm, saved in _RECORD.iter_unpack(whole)
+        Reading(step, at_s, _known(loss), _known(norm), bool(bits & 1), bool(bits & 2))
+        for step, at_s, loss, norm, bits in _RECORD.iter_unpack(whole)
     ]
 
 

@@ -28,6 +28,7 @@ from tenant_client.doctor.run.hook.cell import (
     StepRecord,
     Who,
 )
+from tenant_client.doctor.run.hook.tally import Spending
 
 _PHASES = {"start": START, "eval": EVAL, "checkpoint": CHECKPOINT, "end": END, "failed": END}
 _KINDS = {"collective": WAIT, "backward": BACKWARD, "input": LOADER, "checkpoint": CHECKPOINT}
@@ -41,6 +42,7 @@ class Whereabouts:
     """What one rank tells of itself. `saw` is for the thread that looks, everything else for the one that trains."""
 
     def __init__(self) -> None:
+        self.spending = Spending(time.perf_counter())
         self._cell: Cell | None = None
         self._phase = START
         self._seen = (START, 0)
@@ -94,6 +96,7 @@ class Whereabouts:
 
     def saw(self, kind: str, step: int, took_ns: int, cpu_ns: int) -> None:
         """The training thread was seen in a function of this kind; since the look before it computed for `cpu_ns`."""
+        self.spending.looked(kind, 1e-9 * took_ns)
         cell = self._cell
         if cell is None:
             return
