@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NoReturn, Protocol
 
+from crypto.codec import MAX_MESSAGE_BYTES
 from crypto.errors import AlreadyAnswered, MemberRefused, PharoahError, Refusal, Unreachable
 from federation.protocol.queries import Query
 from provider_server.fleet.analysis.hazard import Unsettled
@@ -89,6 +90,7 @@ def federated_week(
     round_ = round_ or begin_round(provider, tenants, window, announce)
 
     release = federated_round(provider, tenants, trustees, round_, announce)
+    show_record(round_, tenants)
     if publisher is not None:
         publish(publisher, tenants, announce)
     announce(Stage.DONE)
@@ -99,6 +101,16 @@ def tell_ended(provider: Provider, tenants: Tenants, window: Window) -> None:
     """Shows every tenant who was counted in the rounds before `window`: what was not counts again in the next."""
     ended = provider.ended(window)
     for _receipt in tenants.ask(Query.ENDED, ended) if ended else ():
+        pass
+
+
+def show_record(round_: Round, tenants: Tenants) -> None:
+    """Shows every tenant what proves the sum of a round that counts warnings, if that fits into a message."""
+    record = round_.record() or b""
+    if len(record) > MAX_MESSAGE_BYTES:
+        logger.warning("round %s: its record of %d MB is no message", round_.plan.round_id, len(record) // 10**6)
+        return
+    for _receipt in tenants.ask(Query.RECORD, record) if record else ():
         pass
 
 

@@ -12,12 +12,14 @@ from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.pinned_directory import is_pinned, pinned
 from federation.base.sqlite import Connection, reporting
 from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.warnings import Verdict, judged
 from tenant_client.doctor.advice.found import hung_before, in_short
 from tenant_client.doctor.advice.hints import HintLog, standing
 from tenant_client.doctor.records.attempts import Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.records.outbox import Outbox, RefusedPlan
+from tenant_client.doctor.records.warned_sums import WarnedSums
 from tenant_client.doctor.sources.reasons import REASONS
 from tenant_client.rounds.policy import Policy, policy_of
 
@@ -117,7 +119,8 @@ class LastRound:
 class TenantStatus:
     """The state of a home. `due` is the next thing to do, or empty.
 
-    `refused_plan` is the newest plan if it was refused; `pilot`: the policy lets plans of a pilot through.
+    `refused_plan` is the newest plan if it was refused; `pilot`: the policy lets plans of a pilot through. `warnings`
+    is what proven sums say of the provider's warnings; of `records_owed` rounds that counted them it has shown none.
     """
 
     version: int
@@ -135,6 +138,8 @@ class TenantStatus:
     refused_plan: RefusedPlan | None
     pilot: bool
     due: str
+    warnings: Verdict | None = None
+    records_owed: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -182,6 +187,7 @@ def status(home: Path, now_hour: float) -> TenantStatus:
     refused: RefusedPlan | None = None
     rows: list[LeaseRow] = []
     hints, federation, spent = 0, None, None
+    warned, owed = None, 0
     if (home / "tenant.db").exists():
         with reporting(), closing(open_database(home / "tenant.db")) as connection:
             rows = leases(connection)
@@ -190,6 +196,8 @@ def status(home: Path, now_hour: float) -> TenantStatus:
             if is_pinned(connection):
                 federation, spent = _federation(connection), _last_round(connection, policy)
                 refused = Outbox(connection).refused()
+                sums = WarnedSums(connection)
+                warned, owed = judged(sums.sums()), sums.owed()
     tried = [row for row in rows if row.attempts]
     return TenantStatus(
         version=1,
@@ -207,6 +215,8 @@ def status(home: Path, now_hour: float) -> TenantStatus:
         refused_plan=refused,
         pilot=policy.owners_minimum < Policy().owners_minimum or policy.cohort_minimum < Policy().cohort_minimum,
         due=_due(federation, hints, refused, has_keys=has_keys),
+        warnings=warned,
+        records_owed=owed,
     )
 
 

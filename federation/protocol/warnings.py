@@ -1,0 +1,260 @@
+"""Whether the provider's warnings come true, from the noisy sums of tenants' outcomes. Pure; both sides compute it.
+
+    cells {none, hint, check} x {failed, fine} of a round ─▶ WarnedSum ─▶ precision, recall, with intervals
+    all rounds, and what each plan claimed ─▶ bets against the claims ─▶ alarm
+
+- Precision is the share of hints that came true, recall the share of infrastructure failures that a hint came before.
+  Intervals know the noise: shares for which the sums are within 1.96 standard deviations of what one expects.
+- A claim is a promise, "at least": it stands in the signed plan, which is made before any sum is known. A round bets
+  against it with an e-value: each hint that came true divides the stake by e^alpha, each that did not multiplies it by
+  e^beta, so that the stake does not grow if the claim holds, however many hints there are and whenever they are sent.
+  The noise is divided out by its own moment generating function, exactly. Over rounds the stakes add up as in a
+  Shiryaev-Roberts e-detector (Shin, Ramdas and Rinaldo, 2023): of T rounds that keep the claim, any reaches `ALARM`
+  with probability T / `ALARM` at most.
+- The same against the provider's own past: the lower end of the interval of all rounds before.
+- Warnings come together where a node is bad: each counts as one of `TOGETHER` that share a fate.
+
+Not promised: that few warnings tell anything. docs/learning.md says how many it takes.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+GAUSSIAN = "discrete_gaussian"  # as `federation.protocol.plan.Mechanism` names it, which needs what `status` does not
+ALARM = 1000.0
+TOGETHER = 1.35  # E[m²]/E[m] of units that one bad node fails within a week (regional with node faults: 1.26, 1.35)
+INFLATED, HIDDEN = 1 / 1.2, 0.5  # what the bets look for: a fifth more warnings without cause, half of them kept back
+LEAST_PROMISE, MOST_PROMISE = 0.01, 0.99
+_Z, _STEPS = 1.959964, 400
+_REACH = 1.1  # of 1 / (noise of a cell): the largest bet, near which a Laplace variable has no moments any more
+
+Share = Annotated[float, Meta(ge=0, le=MOST_PROMISE)]
+
+
+class Claims(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The least precision and recall of its hints that the provider promises; 0: nothing."""
+
+    precision: Share = 0.0
+    recall: Share = 0.0
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """As a plan names them."""
+        return f"precision {self.precision:g}", f"recall {self.recall:g}"
+
+    @classmethod
+    def of(cls, levels: Sequence[str]) -> "Claims":
+        """What these levels of a plan claim; nothing where they are none."""
+        try:
+            named = {name: float(value) for name, value in (level.split(" ") for level in levels)}
+            return msgspec.convert(named, cls)
+        except ValueError:
+            return cls()
+
+
+class CellNoise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The noise in a cell, `opened` times as much as planned: by its law, as plans name it, and scale (b or sigma)."""
+
+    law: str
+    scale: float
+    opened: float
+
+    @property
+    def variance(self) -> float:
+        """In counts²."""
+        if self.law == GAUSSIAN:
+            return self.opened * self.scale**2
+        kept = math.exp(-1 / self.scale)
+        return self.opened * 2 * kept / (1 - kept) ** 2
+
+    def log_moment(self, at: float) -> float:
+        """log E exp(at · noise); sums of shares of noise keep this form, as both laws are infinitely divisible."""
+        if self.law == GAUSSIAN:
+            return self.opened * (at * self.scale) ** 2 / 2
+        kept = math.exp(-1 / self.scale)
+        odds = (1 - kept * math.exp(at)) * (1 - kept * math.exp(-at))
+        return self.opened * (2 * math.log1p(-kept) - math.log(odds))
+
+    @property
+    def largest_bet(self) -> float:
+        """How much a count may weigh."""
+        return _REACH / math.sqrt(self.variance / self.opened)
+
+
+class WarnedSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The noisy counts of a round, [start_hour, end_hour), by warning and outcome, and what its plan claimed."""
+
+    start_hour: int
+    end_hour: int
+    came_true: float
+    in_vain: float
+    unwarned: float
+    checks_came_true: float
+    checks_in_vain: float
+    claims: Claims
+    noise: CellNoise
+
+
+class Estimate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A share with its 95% interval, what is claimed, and the stake against the claim and against the own past."""
+
+    share: float | None
+    low: float
+    high: float
+    claimed: float
+    against_claim: float
+    against_past: float
+
+    @property
+    def below_claim(self) -> bool:
+        """Whether the claim is refuted."""
+        return self.against_claim >= ALARM
+
+    @property
+    def below_past(self) -> bool:
+        """Whether it is less than in the rounds before."""
+        return self.against_past >= ALARM
+
+
+class Verdict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What all rounds say of hints; `checks` is the share of jobs that failed of those that a check warned of."""
+
+    rounds: int
+    until_hour: int
+    precision: Estimate
+    recall: Estimate
+    checks: Estimate
+
+    @property
+    def alarm(self) -> bool:
+        """Whether anything is refuted."""
+        return any(one.below_claim or one.below_past for one in (self.precision, self.recall))
+
+
+class _Pair(msgspec.Struct, frozen=True):
+    """Noisy counts of what speaks for a claim and against it, the latter of so many cells together."""
+
+    good: float
+    bad: float
+    bad_cells: int
+    variance: float
+    noise: CellNoise
+    claimed: float = 0.0
+
+
+_Take = Callable[[WarnedSum], _Pair]
+
+
+def judged(sums: Iterable[WarnedSum]) -> Verdict | None:
+    """The verdict over rounds in the order of their windows; None without any."""
+    known = sorted(sums, key=lambda one: one.start_hour)
+    if not known:
+        return None
+    estimates = (
+        _estimate([*map(take, known)], fallen)
+        for take, fallen in ((_precision, INFLATED), (_recall, HIDDEN), (_checks, 1.0))
+    )
+    return Verdict(len(known), known[-1].end_hour, *estimates)
+
+
+def line_of(verdict: Verdict) -> str:
+    """The verdict in one line, for a person."""
+    precision, recall = verdict.precision, verdict.recall
+    claims = ", ".join(f"{one.claimed:.0%}" if one.claimed else "nothing" for one in (precision, recall))
+    alarms = [
+        f"{name} is below {whose}"
+        for name, one in (("precision", precision), ("recall", recall))
+        for whose, is_below in (("its claim", one.below_claim), ("its own past", one.below_past))
+        if is_below
+    ]
+    said = f"{_shown(precision)} came true; it warned of {_shown(recall)} of failures; it claims {claims}"
+    return f"{said}; {', '.join(alarms)}" if alarms else said
+
+
+def _shown(one: Estimate) -> str:
+    known = "an unknown share" if one.share is None else f"{one.share:.0%}"
+    return f"{known} ({100 * one.low:.0f}–{100 * one.high:.0f})"
+
+
+def _precision(one: WarnedSum) -> _Pair:
+    return _Pair(one.came_true, one.in_vain, 1, one.noise.variance, one.noise, one.claims.precision)
+
+
+def _recall(one: WarnedSum) -> _Pair:
+    """A failure after a check alone is one without a hint."""
+    missed = one.unwarned + one.checks_came_true
+    return _Pair(one.came_true, missed, 2, one.noise.variance, one.noise, one.claims.recall)
+
+
+def _checks(one: WarnedSum) -> _Pair:
+    return _Pair(one.checks_came_true, one.checks_in_vain, 1, one.noise.variance, one.noise)
+
+
+def _estimate(pairs: Sequence[_Pair], fallen: float) -> Estimate:
+    claim = past = 0.0
+    for number, pair in enumerate(pairs):
+        before = interval(pairs[:number])[1] if number else 0.0
+        claim, past = (_staked(stake, pair, at, fallen) for stake, at in ((claim, pair.claimed), (past, before)))
+    return Estimate(*interval(pairs), pairs[-1].claimed, claim, past)
+
+
+def interval(pairs: Sequence[_Pair]) -> tuple[float | None, float, float]:
+    """The share over these rounds, and its 95% interval."""
+    good, bad = (sum(getattr(pair, name) for pair in pairs) for name in ("good", "bad"))
+    of_good = sum(pair.variance for pair in pairs)
+    of_bad = sum(pair.bad_cells * pair.variance for pair in pairs)
+    many = max(good + bad, 0.0)
+
+    def fits(share: float) -> bool:
+        drawn = TOGETHER * many * share * (1 - share)
+        noise = (1 - share) ** 2 * of_good + share**2 * of_bad
+        return ((1 - share) * good - share * bad) ** 2 <= _Z**2 * (drawn + noise)
+
+    fitting = [step / _STEPS for step in range(_STEPS + 1) if fits(step / _STEPS)]
+    if not fitting or good + bad <= 0:
+        return None, 0.0, 1.0
+    return min(1.0, max(0.0, good / (good + bad))), fitting[0], fitting[-1]
+
+
+# ---- bets ------------------------------------------------------------------------------------------------------------
+
+
+def _staked(stake: float, pair: _Pair, promised: float, fallen: float) -> float:
+    """The stakes of all rounds so far that began a bet, this one included; no more than `ALARM`, so that it can fall.
+
+    A round without a promise is no bet, and changes nothing.
+    """
+    if promised < LEAST_PROMISE or fallen == 1.0:
+        return stake
+    grown = log_e(pair, min(promised, MOST_PROMISE), fallen) + math.log1p(stake)
+    return ALARM if grown >= math.log(ALARM) else math.exp(grown)
+
+
+def log_e(pair: _Pair, promised: float, fallen: float) -> float:
+    """The logarithm of a round's e-value against `promised`, made for a share that fell to `fallen` times that.
+
+    E[exp(log_e)] <= 1 while each warning, given all before, comes true with probability `promised` or more.
+    """
+    alpha, beta = _weights(promised, fallen, pair.noise.largest_bet)
+    noise = pair.noise.log_moment(-alpha) + pair.bad_cells * pair.noise.log_moment(beta)
+    return beta * pair.bad - alpha * pair.good - noise
+
+
+def _weights(promised: float, fallen: float, largest: float) -> tuple[float, float]:
+    """alpha and beta with promised · e^-(m alpha) + (1 - promised) · e^(m beta) = 1 for m = `TOGETHER`."""
+
+    def alpha(beta: float) -> float:
+        return -math.log((1 - (1 - promised) * math.exp(TOGETHER * beta)) / promised) / TOGETHER
+
+    best = math.log((1 - promised * fallen) / (1 - promised)) / TOGETHER  # the likelihood ratio's: more gains nothing
+    low, high = 0.0, min(best, largest)
+    if alpha(high) <= largest:
+        return alpha(high), high
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if alpha(middle) <= largest else (low, middle)
+    return alpha(low), low
