@@ -14,7 +14,7 @@
 - The same against the provider's own past: the lower end of the interval of all rounds before.
 - Warnings come together where a node is bad: each counts as one of `TOGETHER` that share a fate.
 
-Not promised: that few warnings tell anything. docs/learning.md says how many it takes.
+Not promised: that few warnings tell anything. docs/threat-model.md says how many it takes.
 """
 
 import math
@@ -29,7 +29,7 @@ ALARM = 1000.0
 TOGETHER = 1.35  # E[m²]/E[m] of units that one bad node fails within a week (regional with node faults: 1.26, 1.35)
 INFLATED, HIDDEN = 1 / 1.2, 0.5  # what the bets look for: a fifth more warnings without cause, half of them kept back
 LEAST_PROMISE, MOST_PROMISE = 0.01, 0.99
-_Z, _STEPS = 1.959964, 400
+_Z = 1.959964
 _REACH = 1.1  # of 1 / (noise of a cell): the largest bet, near which a Laplace variable has no moments any more
 
 Share = Annotated[float, Meta(ge=0, le=MOST_PROMISE)]
@@ -203,21 +203,23 @@ def _estimate(pairs: Sequence[_Pair], fallen: float) -> Estimate:
 
 
 def interval(pairs: Sequence[_Pair]) -> tuple[float | None, float, float]:
-    """The share over these rounds, and its 95% interval."""
+    """The share over these rounds, and its 95% interval: None, and all from 0 to 1, where noise leaves all of it open.
+
+    A share s fits if (1 - s) good - s bad is within `_Z` standard deviations of 0: a quadratic inequality in s.
+    """
     good, bad = (sum(getattr(pair, name) for pair in pairs) for name in ("good", "bad"))
-    of_good = sum(pair.variance for pair in pairs)
-    of_bad = sum(pair.bad_cells * pair.variance for pair in pairs)
-    many = max(good + bad, 0.0)
-
-    def fits(share: float) -> bool:
-        drawn = TOGETHER * many * share * (1 - share)
-        noise = (1 - share) ** 2 * of_good + share**2 * of_bad
-        return ((1 - share) * good - share * bad) ** 2 <= _Z**2 * (drawn + noise)
-
-    fitting = [step / _STEPS for step in range(_STEPS + 1) if fits(step / _STEPS)]
-    if not fitting or good + bad <= 0:
+    of_good = _Z**2 * sum(pair.variance for pair in pairs)
+    of_bad = _Z**2 * sum(pair.bad_cells * pair.variance for pair in pairs)
+    many = good + bad
+    drawn = _Z**2 * TOGETHER * max(many, 0.0)
+    square, half = many**2 + drawn - of_good - of_bad, good * many + drawn / 2 - of_good
+    root = half**2 - square * (good**2 - of_good)
+    if many <= 0 or square <= 0 or root < 0:
         return None, 0.0, 1.0
-    return min(1.0, max(0.0, good / (good + bad))), fitting[0], fitting[-1]
+    low, high = ((half + sign * math.sqrt(root)) / square for sign in (-1, 1))
+    if low >= 1 or high <= 0:
+        return None, 0.0, 1.0
+    return min(1.0, max(0.0, good / many)), max(0.0, low), min(1.0, high)
 
 
 # ---- bets ------------------------------------------------------------------------------------------------------------

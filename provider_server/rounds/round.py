@@ -39,7 +39,6 @@ from federation.protocol.round_messages import (
     UnmaskShare,
     opened_contribution,
 )
-from federation.protocol.round_record import RoundRecord
 from federation.protocol.subjects import Subject
 from provider_server.rounds.store.round_store import TRANSITIONS, Answer, Outcome, RoundState, RoundStore, Step
 
@@ -266,15 +265,6 @@ class Round:
         self._require_shares()
         left = Outcome(data, suspicion, self.plan.counts(Subject.WARNINGS))
         self._store.finish(self.plan.round_id, RoundState.UNMASKING, RoundState.RELEASED, left)
-
-    def record(self) -> bytes | None:
-        """What proves the sum of a released round that counts warnings; None where its contributions are gone."""
-        if self.state is not RoundState.RELEASED or not self.contributors:
-            return None
-        contributions = tuple(self._store.contribution(self.plan.round_id, one) for one in self._request().contributors)
-        shares = self._store.answers(self.plan.round_id, Answer.SHARE)
-        told = RoundRecord(self.call(), contributions, tuple(shares[index] for index in sorted(shares)))
-        return encode(told, self.plan.protocol)
 
     def _sum(self, tenants: Iterable[TenantId]) -> Words:
         total = np.zeros(self.plan.words, np.uint64)

@@ -20,6 +20,7 @@ from provider_server.rounds.publisher import Publisher
 from provider_server.rounds.round import Round
 from provider_server.rounds.schedule import Window
 from provider_server.rounds.store.round_store import Answer, RoundState
+from provider_server.rounds.warned import record_of
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ def federated_week(
     round_ = round_ or begin_round(provider, tenants, window, announce)
 
     release = federated_round(provider, tenants, trustees, round_, announce)
-    show_record(round_, tenants)
+    show_record(provider, tenants, release)
     if publisher is not None:
         publish(publisher, tenants, announce)
     announce(Stage.DONE)
@@ -104,11 +105,12 @@ def tell_ended(provider: Provider, tenants: Tenants, window: Window) -> None:
         pass
 
 
-def show_record(round_: Round, tenants: Tenants) -> None:
+def show_record(provider: Provider, tenants: Tenants, release: Release) -> None:
     """Shows every tenant what proves the sum of a round that counts warnings, if that fits into a message."""
-    record = round_.record() or b""
+    named = release.plan.round_id
+    record = record_of(provider.store.rounds, named) or b""
     if len(record) > MAX_MESSAGE_BYTES:
-        logger.warning("round %s: its record of %d MB is no message", round_.plan.round_id, len(record) // 10**6)
+        logger.warning("round %s: its record of %d MB is no message", named, len(record) // 10**6)
         return
     for _receipt in tenants.ask(Query.RECORD, record) if record else ():
         pass
