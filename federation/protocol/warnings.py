@@ -18,7 +18,7 @@ Not promised: that few warnings tell anything. docs/threat-model.md says how man
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
@@ -141,24 +141,41 @@ class _Pair(msgspec.Struct, frozen=True):
     good: float
     bad: float
     bad_cells: int
-    variance: float
     noise: CellNoise
     claimed: float = 0.0
 
 
-_Take = Callable[[WarnedSum], _Pair]
+class _Pooled(msgspec.Struct, frozen=True):
+    """Such counts of several rounds, with the variances of their noise."""
+
+    good: float = 0.0
+    bad: float = 0.0
+    of_good: float = 0.0
+    of_bad: float = 0.0
+
+    def plus(self, pair: _Pair) -> "_Pooled":
+        variance = pair.noise.variance
+        return _Pooled(
+            self.good + pair.good,
+            self.bad + pair.bad,
+            self.of_good + variance,
+            self.of_bad + pair.bad_cells * variance,
+        )
 
 
 def judged(sums: Iterable[WarnedSum]) -> Verdict | None:
     """The verdict over rounds in the order of their windows; None without any."""
-    known = sorted(sums, key=lambda one: one.start_hour)
-    if not known:
-        return None
-    estimates = (
-        _estimate([*map(take, known)], fallen)
-        for take, fallen in ((_precision, INFLATED), (_recall, HIDDEN), (_checks, 1.0))
-    )
-    return Verdict(len(known), known[-1].end_hour, *estimates)
+    verdicts = course(sorted(sums, key=lambda one: one.start_hour))
+    return verdicts[-1] if verdicts else None
+
+
+def course(sums: Sequence[WarnedSum]) -> list[Verdict]:
+    """The verdict after each of these rounds, which are in order."""
+    precision = _estimates(map(_precision, sums), INFLATED)
+    recall = _estimates(map(_recall, sums), HIDDEN)
+    checks = _estimates(map(_checks, sums), 1.0)
+    of_rounds = zip(sums, precision, recall, checks, strict=True)
+    return [Verdict(number, one.end_hour, *found) for number, (one, *found) in enumerate(of_rounds, 1)]
 
 
 def line_of(verdict: Verdict) -> str:
@@ -181,35 +198,34 @@ def _shown(one: Estimate) -> str:
 
 
 def _precision(one: WarnedSum) -> _Pair:
-    return _Pair(one.came_true, one.in_vain, 1, one.noise.variance, one.noise, one.claims.precision)
+    return _Pair(one.came_true, one.in_vain, 1, one.noise, one.claims.precision)
 
 
 def _recall(one: WarnedSum) -> _Pair:
     """A failure after a check alone is one without a hint."""
-    missed = one.unwarned + one.checks_came_true
-    return _Pair(one.came_true, missed, 2, one.noise.variance, one.noise, one.claims.recall)
+    return _Pair(one.came_true, one.unwarned + one.checks_came_true, 2, one.noise, one.claims.recall)
 
 
 def _checks(one: WarnedSum) -> _Pair:
-    return _Pair(one.checks_came_true, one.checks_in_vain, 1, one.noise.variance, one.noise)
+    return _Pair(one.checks_came_true, one.checks_in_vain, 1, one.noise)
 
 
-def _estimate(pairs: Sequence[_Pair], fallen: float) -> Estimate:
-    claim = past = 0.0
-    for number, pair in enumerate(pairs):
-        before = interval(pairs[:number])[1] if number else 0.0
-        claim, past = (_staked(stake, pair, at, fallen) for stake, at in ((claim, pair.claimed), (past, before)))
-    return Estimate(*interval(pairs), pairs[-1].claimed, claim, past)
+def _estimates(pairs: Iterable[_Pair], fallen: float) -> Iterator[Estimate]:
+    claim, past, pooled = 0.0, 0.0, _Pooled()
+    for pair in pairs:
+        _, before, _ = interval(pooled)
+        claim, past = _staked(claim, pair, pair.claimed, fallen), _staked(past, pair, before, fallen)
+        pooled = pooled.plus(pair)
+        yield Estimate(*interval(pooled), pair.claimed, claim, past)
 
 
-def interval(pairs: Sequence[_Pair]) -> tuple[float | None, float, float]:
+def interval(pooled: _Pooled) -> tuple[float | None, float, float]:
     """The share over these rounds, and its 95% interval: None, and all from 0 to 1, where noise leaves all of it open.
 
     A share s fits if (1 - s) good - s bad is within `_Z` standard deviations of 0: a quadratic inequality in s.
     """
-    good, bad = (sum(getattr(pair, name) for pair in pairs) for name in ("good", "bad"))
-    of_good = _Z**2 * sum(pair.variance for pair in pairs)
-    of_bad = _Z**2 * sum(pair.bad_cells * pair.variance for pair in pairs)
+    good, bad = pooled.good, pooled.bad
+    of_good, of_bad = _Z**2 * pooled.of_good, _Z**2 * pooled.of_bad
     many = good + bad
     drawn = _Z**2 * TOGETHER * max(many, 0.0)
     square, half = many**2 + drawn - of_good - of_bad, good * many + drawn / 2 - of_good

@@ -8,7 +8,7 @@ import pytest
 from numpy.random import Generator
 
 from federation.protocol import warnings
-from federation.protocol.warnings import ALARM, TOGETHER, CellNoise, Claims, WarnedSum, interval, judged, line_of, log_e
+from federation.protocol.warnings import ALARM, TOGETHER, CellNoise, Claims, WarnedSum, judged, line_of, log_e
 
 NOISE = CellNoise("discrete_laplace", 10.0, 1.0)
 CLAIMS = Claims(0.6, 0.35)
@@ -72,8 +72,8 @@ def test_intervals_hold_the_share_behind_noisy_counts() -> None:
         for _ in range(400):
             true = rng.binomial(many, share)
             good, bad = true + laplace(rng, 10.0, 1)[0], many - true + laplace(rng, 10.0, 1)[0]
-            _, low, high = interval([warnings._precision(a_sum(0, good, bad, 0.0))])
-            held += low <= share <= high
+            found = judged([a_sum(0, good, bad, 0.0)])
+            held += found is not None and found.precision.low <= share <= found.precision.high
         assert held >= 0.93 * 400
 
 
