@@ -30,7 +30,7 @@ TOGETHER = 1.35  # E[m²]/E[m] of units that one bad node fails within a week (r
 INFLATED, HIDDEN = 1 / 1.2, 0.5  # what the bets look for: a fifth more warnings without cause, half of them kept back
 LEAST_PROMISE, MOST_PROMISE = 0.01, 0.99
 _Z = 1.959964
-_REACH = 1.1  # of 1 / (noise of a cell): the largest bet, near which a Laplace variable has no moments any more
+_REACH = 1.0  # of 1 / (noise of a cell): the largest bet; that of sqrt(2) would be where Laplace noise has no moments
 
 Share = Annotated[float, Meta(ge=0, le=MOST_PROMISE)]
 
@@ -82,7 +82,7 @@ class CellNoise(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def largest_bet(self) -> float:
         """How much a count may weigh."""
-        return _REACH / math.sqrt(self.variance / self.opened)
+        return _REACH / math.sqrt(self.variance)
 
 
 class WarnedSum(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -220,7 +220,7 @@ def _estimates(pairs: Iterable[_Pair], fallen: float) -> Iterator[Estimate]:
 
 
 def interval(pooled: _Pooled) -> tuple[float | None, float, float]:
-    """The share over these rounds, and its 95% interval: None, and all from 0 to 1, where noise leaves all of it open.
+    """The share over these rounds, None where counts are not above 0, and its 95% interval: 0 to 1 where all is open.
 
     A share s fits if (1 - s) good - s bad is within `_Z` standard deviations of 0: a quadratic inequality in s.
     """
@@ -230,12 +230,11 @@ def interval(pooled: _Pooled) -> tuple[float | None, float, float]:
     drawn = _Z**2 * TOGETHER * max(many, 0.0)
     square, half = many**2 + drawn - of_good - of_bad, good * many + drawn / 2 - of_good
     root = half**2 - square * (good**2 - of_good)
-    if many <= 0 or square <= 0 or root < 0:
-        return None, 0.0, 1.0
+    share = min(1.0, max(0.0, good / many)) if many > 0 else None
+    if share is None or square <= 0 or root < 0:
+        return share, 0.0, 1.0
     low, high = ((half + sign * math.sqrt(root)) / square for sign in (-1, 1))
-    if low >= 1 or high <= 0:
-        return None, 0.0, 1.0
-    return min(1.0, max(0.0, good / many)), max(0.0, low), min(1.0, high)
+    return (share, max(0.0, low), min(1.0, high)) if low < 1 and high > 0 else (share, 0.0, 1.0)
 
 
 # ---- bets ------------------------------------------------------------------------------------------------------------

@@ -1,12 +1,12 @@
 """How soon tenants and trustees see a provider that warns in vain or keeps warnings back, from noisy sums of outcomes.
 
-Statistical: how many units fail in a window, how much noise is opened among 100 tenants, and how many units share a bad
-node are those of a simulated cloud (`regional` with node faults); noise is drawn by the program's sampler, and the
-verdict is the program's own (`federation.protocol.warnings`). How good warnings are is assumed: 60% come true, 35% of
-failures have one; ByteDance publishes 46% to 85% precision in predicting GPU failures (Liu et al., SYSTOR 2023).
-The whole path from journals to the verdict is played by tests/system/test_warnings.py.
+Statistical. How many units fail in a window is what `regional` aims at: 572 in 13 weeks, of 6.5 failures per 1,000
+node-days. How much noise is opened among 100 tenants, and how many units share a bad node, are those of that cloud with
+node faults. Noise is drawn by the program's sampler; the verdict is the program's own (`federation.protocol.warnings`).
+How good warnings are is assumed: 60% come true, 35% of failures have one; ByteDance publishes 46% to 85% precision in
+predicting GPU failures (Liu et al., SYSTOR 2023). tests/system/test_warnings.py plays the path from journal to verdict.
 
-    honest     precision and recall are exactly what is claimed, the worst case for false alarms
+    honest     precision and recall are exactly what is claimed, the worst case for false alarms, or 3 points above
     inflated   a fifth more warnings than those, without cause: precision falls from 60% to 50%
     hidden     every second warning, right or wrong, is kept back: recall falls from 35% to 17.5%
 
@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
+from itertools import product
 
 import numpy as np
 
@@ -65,18 +66,19 @@ def fleet(seed: int) -> Fleet:
     pairs = np.unique(np.stack([np.cumsum(new), unit[order]]), axis=1)
     year = with_next_round(begun(cloud))
     opened = 1.0 if year is None else opened_shares(year.plans[0], TENANTS)
-    windows = cloud.scenario.weeks / WINDOW_WEEKS
-    return Fleet(len(np.unique(unit)) / windows, np.unique(pairs[0], return_counts=True)[1], opened)
+    failed = WINDOW_WEEKS * cloud.scenario.failures_per_week[Domain.INFRASTRUCTURE]
+    return Fleet(failed, np.unique(pairs[0], return_counts=True)[1], opened)
 
 
 @dataclass(frozen=True)
 class Course:
-    """A provider: how many rounds, how many of them honest first, its conduct after, and its size in `fleet`s."""
+    """A provider: its rounds, the first honest ones, its conduct after, its size in fleets, its margin over claims."""
 
     rounds: int
     honest: int
     conduct: str = "honest"
     size: float = 1.0
+    margin: float = 0.0
 
 
 def sums_of(of: Course, share: float, runs: int, seed: int) -> Iterator[list[WarnedSum]]:
@@ -103,11 +105,11 @@ def _noise(scale: float, opened: float, shape: tuple[int, int, int]) -> Ints:
 
 def _counts(of: Course, known: Fleet, rng: np.random.Generator, *, changed: bool) -> tuple[int, int, int]:
     """Warnings that came true and in vain, and failures without: clusters share their fate."""
-    hinted = of.size * known.failed * CLAIMS.recall
-    warned, in_vain = (_clustered(many, known, rng) for many in (hinted, hinted * (1 / CLAIMS.precision - 1)))
+    hinted, precision = of.size * known.failed * (CLAIMS.recall + of.margin), CLAIMS.precision + of.margin
+    warned, in_vain = (_clustered(many, known, rng) for many in (hinted, hinted * (1 / precision - 1)))
     missed = _clustered(of.size * known.failed - hinted, known, rng)
     if changed and of.conduct == "inflated":
-        in_vain = np.append(in_vain, _clustered(0.2 * hinted / CLAIMS.precision, known, rng))
+        in_vain = np.append(in_vain, _clustered(0.2 * hinted / precision, known, rng))
     if changed and of.conduct == "hidden":
         told, said = rng.random(len(warned)) < 0.5, rng.random(len(in_vain)) < 0.5
         missed, warned, in_vain = np.append(missed, warned[~told]), warned[told], in_vain[said]
@@ -147,16 +149,15 @@ def _first_alarm(sums: Sequence[WarnedSum], honest: int) -> int | None:
 def false_alarms(seed: int, runs: int) -> Figures:
     """Rounds of honest providers that begin an alarm, over 50 years in quarters."""
     found: Figures = {}
-    for share in SHARES:
-        claimed, past = 0, 0
-        spoilt = 0
-        for sums in sums_of(Course(4 * YEARS, 4 * YEARS), share, runs, seed):
+    for share, margin in product(SHARES, (0.0, 0.03)):
+        claimed, past, spoilt = 0, 0, 0
+        for sums in sums_of(Course(4 * YEARS, 4 * YEARS, margin=margin), share, runs, seed):
             verdicts = course(sums)
             against_claim = [one.precision.below_claim or one.recall.below_claim for one in verdicts]
             against_past = [one.precision.below_past or one.recall.below_past for one in verdicts]
             claimed, past = claimed + _begun(against_claim), past + _begun(against_past)
             spoilt += any(against_claim) or any(against_past)
-        found[f"share {share:g}"] = {
+        found[f"share {share:g}, {100 * margin:.0f} points above its claims"] = {
             "honest_years": YEARS * runs,
             "below_claim_per_50_years": round(claimed / runs, 3),
             "below_past_per_50_years": round(past / runs, 3),
@@ -181,7 +182,6 @@ def own_hints(seed: int, runs: int) -> Figures:
     )
     return {
         "hinted_leases_per_window": round(len(told.hints) / len(weeks), 1),
-        "failed_units_per_window": round(fleet(seed).failed, 1),
         "noise_sd": round(CellNoise("discrete_laplace", 10.0, fleet(seed).opened).variance ** 0.5, 1),
         "share_of_a_cluster": round(float((fleet(seed).clusters ** 2).sum() / fleet(seed).clusters.sum()), 2),
         "noise_opened": round(fleet(seed).opened, 3),
@@ -191,7 +191,7 @@ def own_hints(seed: int, runs: int) -> Figures:
 PARTS = {one.__name__: one for one in (detection, false_alarms, own_hints)}
 
 
-def run(seed: Seed = 100, only: Only = None, *, quick: Quick = False) -> Table:
+def run(seed: Seed = 300, only: Only = None, *, quick: Quick = False) -> Table:
     """Weeks until a dishonest provider is seen, and false alarms of honest ones, by the share of epsilon."""
     runs = {"detection": 400, "false_alarms": 60, "own_hints": 10}
     few = {"detection": 20, "false_alarms": 2, "own_hints": 1}

@@ -4,17 +4,16 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
 from crypto.codec import decode, encode
-from crypto.errors import BadSignature, PharoahError, PlanRefused
+from crypto.errors import PharoahError, PlanRefused
 from crypto.ids import LeaseId, SignatureBytes
-from crypto.signing import name_of, reopened
+from crypto.signing import SigningKey, reopened
 from federation.protocol.plan import Plan
-from federation.protocol.round_messages import UnmaskCall
-from federation.protocol.round_record import ProvenSum, RoundRecord, opened_record
+from federation.protocol.round_messages import UnmaskCall, UnmaskRequest
+from federation.protocol.round_record import RoundRecord, opened_record
 from federation.protocol.service_messages import Action, Hint, HintState, Suspicion
 from federation.protocol.subjects import Subject
 from federation.protocol.warnings import Claims, judged, line_of
@@ -42,7 +41,7 @@ DIMENSIONS = ("workload", "context", "context_level", "band", "domain", "warning
 NUMBERS = count(1)
 
 
-def a_federation(root: Path, sampler: InsecureSilence | None, dimensions: tuple[str, ...] = DIMENSIONS) -> Federation:
+def a_federation(root: Path, sampler: InsecureSilence | None) -> Federation:
     settings = PlanSettings(
         1.0,
         1e-8,
@@ -54,15 +53,8 @@ def a_federation(root: Path, sampler: InsecureSilence | None, dimensions: tuple[
         weeks_per_epoch=2,
         claims=Claims(0.6, 0.35),
     )
-    policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0, "dimensions": dimensions}
+    policy = {"owners_minimum": 2, "cohort_minimum": 2, "colluding_share": 0.0, "dimensions": DIMENSIONS}
     return found(root, TENANTS, settings, policy, sampler)
-
-
-@pytest.fixture
-def exact(tmp_path: Path) -> Iterator[Federation]:
-    federation = a_federation(tmp_path, InsecureSilence())
-    yield federation
-    federation.close()
 
 
 def run(federation: Federation, week: int, leases: str) -> None:
@@ -95,12 +87,14 @@ def hold(federation: Federation, week: int) -> Release:
         return federated_week(federation.provider, None, grid, federation.trustees, WEEKS[week])
 
 
-def test_tenants_compute_the_verdict_from_the_sum_that_the_record_proves(exact: Federation, tmp_path: Path) -> None:
+def test_tenants_compute_the_verdict_from_the_sum_that_the_record_proves(tmp_path: Path) -> None:
+    exact = a_federation(tmp_path, InsecureSilence())
     run(exact, 0, "tttvvffff-")
     release = hold(exact, 0)
     table = release.table("warnings")
     assert table.events.tolist() == [[32, 0], [24, 16], [0, 0]]
-    (proven,) = exact.tenants[3].warned.sums()
+    tenant, store = exact.tenants[3], exact.provider.store.rounds
+    (proven,) = tenant.warned.sums()
     assert (proven.came_true, proven.in_vain, proven.unwarned, proven.claims) == (24, 16, 32, Claims(0.6, 0.35))
     assert proven.noise.variance == pytest.approx(table.noise_variance[0, 0])
     found = verdict([release])
@@ -109,110 +103,67 @@ def test_tenants_compute_the_verdict_from_the_sum_that_the_record_proves(exact: 
     assert line_of(found).startswith("60% (")
     assert "it warned of 43% (" in line_of(found)
     assert line_of(found).endswith("of failures; it claims 60%, 35%")
-
     status = overview.status(tmp_path / "tenants" / "003", 200.0)
     assert (status.warnings, status.records_owed) == (found, 0)
 
+    run(exact, 1, "ttf")
+    second = hold(exact, 1).plan.round_id
+    assert (record_of(store, release.plan.round_id), len(store.contributors(second))) == (None, TENANTS)
+    assert [(one.start_hour, one.came_true, one.in_vain, one.unwarned) for one in tenant.warned.sums()] == [
+        (0, 24, 16, 32),
+        (168, 16, 0, 8),
+    ]
 
-def test_a_record_that_is_not_shown_is_owed_and_one_that_was_bent_is_none(
-    exact: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan = reopened(Plan, tenant.outbox.signed_plans()[0])
+    assert not set(Policy().dimensions) & {"warning", "outcome", "claim"}  # as shipped
+    with pytest.raises(PlanRefused, match="warning"):
+        check_plan(plan, replace(tenant.policy, dimensions=DIMENSIONS[:-3]), tenant.chain.at(plan.directory), 200.0, 8)
+    exact.close()
+
+
+def test_under_real_noise_a_record_proves_the_release_and_one_that_was_bent_proves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(exact, 0, "tvf")
+    federation = a_federation(tmp_path, None)
+    run(federation, 0, "tvf")
     monkeypatch.setattr("provider_server.rounds.week.record_of", lambda *_: None)
-    release = hold(exact, 0)
-    tenant, store = exact.tenants[0], exact.provider.store.rounds
+    release = hold(federation, 0)
+    tenant, store = federation.tenants[0], federation.provider.store.rounds
     assert (tenant.warned.sums(), tenant.warned.owed()) == ([], 1)
     assert overview.status(tmp_path / "tenants" / "000", 200.0).records_owed == 1
+
     data = record_of(store, release.plan.round_id)
     assert data is not None
-    for what, bent in bends(data):
+    proven = opened_record(data, tenant.chain)
+    for table, events in zip(release.tables, proven.tables, strict=True):
+        assert np.array_equal(table.events, events)
+    assert proven.tables[-1].tolist() != [[8, 0], [8, 8], [0, 0]]  # noise
+    for what, bent in bends(data, federation.provider._signing_key):
         with pytest.raises(PharoahError):
             tenant.take_record(encode(bent))
         assert not tenant.warned.sums(), what
     tenant.take_record(data)
     assert (len(tenant.warned.sums()), tenant.warned.owed()) == (1, 0)
+    federation.close()
 
 
-def bends(data: bytes) -> Iterator[tuple[str, RoundRecord]]:
-    """What a provider might change to show another sum, without another's key."""
+def bends(data: bytes, provider: SigningKey) -> Iterator[tuple[str, RoundRecord]]:
+    """What a provider might change to show another sum, with its own key and nobody else's."""
     record = decode(RoundRecord, data)
     first, *others = record.contributions
     call = decode(UnmaskCall, record.call)
     yield "a cell", replace(record, contributions=(first[:-1] + bytes([first[-1] ^ 1]), *others))
     yield "one left out", replace(record, contributions=tuple(others))
     yield "one twice", replace(record, contributions=(first, first, *others[1:]))
+    yield "another order", replace(record, contributions=record.contributions[::-1])
     share = record.shares[0]
     yield "a mask", replace(record, shares=(share[:-1] + bytes([share[-1] ^ 1]), *record.shares[1:]))
     yield "a share twice", replace(record, shares=(share, *record.shares[1:], share))
     yield "a share missing", replace(record, shares=record.shares[1:])
     yield "no quorum", replace(record, call=encode(replace(call, endorsements=call.endorsements[:2])))
-
-
-def test_a_record_of_another_set_under_the_providers_own_signature_lacks_a_quorum(exact: Federation) -> None:
-    run(exact, 0, "tvf")
-    release = hold(exact, 0)
-    data = record_of(exact.provider.store.rounds, release.plan.round_id)
-    assert data is not None
-    record = decode(RoundRecord, data)
-    call = decode(UnmaskCall, record.call)
-    from federation.protocol.round_messages import UnmaskRequest
-
     asked = reopened(UnmaskRequest, call.request)
-    fewer = replace(asked, groups=tuple(group[1:] for group in asked.groups))
-    signed = exact.provider._signing_key.sign(fewer, release.plan.protocol)
-    bent = RoundRecord(encode(replace(call, request=signed)), record.contributions[1:], record.shares)
-    with pytest.raises(PharoahError, match="0 trustees endorsed"):
-        opened_record(encode(bent), exact.tenants[0].chain)
-    assert name_of(signed) != name_of(call.request)
-
-
-def test_contributions_go_when_the_next_round_ends_and_a_second_sum_continues_the_series(exact: Federation) -> None:
-    run(exact, 0, "tvf")
-    first = hold(exact, 0).plan.round_id
-    store = exact.provider.store.rounds
-    assert len(store.contributors(first)) == TENANTS
-    run(exact, 1, "ttf")
-    second = hold(exact, 1).plan.round_id
-    assert (record_of(store, first), len(store.contributors(second))) == (None, TENANTS)
-    sums = exact.tenants[5].warned.sums()
-    assert [(one.start_hour, one.came_true, one.in_vain, one.unwarned) for one in sums] == [
-        (0, 8, 8, 8),
-        (168, 16, 0, 8),
-    ]
-
-
-def test_under_real_noise_the_record_proves_what_the_provider_released(tmp_path: Path) -> None:
-    federation = a_federation(tmp_path, None)
-    run(federation, 0, "tvf")
-    release = hold(federation, 0)
-    data = record_of(federation.provider.store.rounds, release.plan.round_id)
-    assert data is not None
-    proven: ProvenSum = opened_record(data, federation.tenants[0].chain)
-    for table, events in zip(release.tables, proven.tables, strict=True):
-        assert np.array_equal(table.events, events)
-    assert any(event != round(event / 8) * 8 for event in proven.tables[-1].ravel())
-    federation.close()
-
-
-def test_a_tenant_that_does_not_list_warnings_refuses_the_plan(exact: Federation) -> None:
-    run(exact, 0, "tvf")
-    hold(exact, 0)
-    tenant = exact.tenants[0]
-    plan = reopened(Plan, tenant.outbox.signed_plans()[0])
-    assert not set(Policy().dimensions) & {"warning", "outcome", "claim"}  # as shipped
-    with pytest.raises(PlanRefused, match="warning"):
-        check_plan(plan, replace(tenant.policy, dimensions=DIMENSIONS[:-3]), tenant.chain.at(plan.directory), 200.0, 8)
-
-
-def test_a_contribution_of_another_member_in_place_of_ones_own_is_refused(exact: Federation) -> None:
-    run(exact, 0, "tvf")
-    release = hold(exact, 0)
-    data = record_of(exact.provider.store.rounds, release.plan.round_id)
-    assert data is not None
-    record = decode(RoundRecord, data)
-    swapped = replace(record, contributions=record.contributions[::-1])
-    with pytest.raises(PharoahError, match="another contribution than was endorsed"):
-        opened_record(encode(swapped), exact.tenants[0].chain)
-    stranger = msgspec.structs.replace(record, call=record.call[:-1] + bytes([record.call[-1] ^ 1]))
-    with pytest.raises((BadSignature, PharoahError)):
-        opened_record(encode(stranger), exact.tenants[0].chain)
+    fewer = provider.sign(replace(asked, groups=tuple(group[1:] for group in asked.groups)))
+    yield "a set of its own", RoundRecord(encode(replace(call, request=fewer)), tuple(others), record.shares)
+    richer = replace(reopened(Plan, asked.plan), epsilon=2.0)
+    kinder = provider.sign(replace(asked, plan=provider.sign(richer)))
+    yield "another plan", replace(record, call=encode(replace(call, request=kinder)))
