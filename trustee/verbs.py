@@ -33,6 +33,8 @@ from federation.protocol.enrolment import (
     open_trustee_card,
 )
 from federation.protocol.invitation import accept
+from federation.protocol.round_record import opened_record
+from federation.protocol.warnings import Verdict, judged, line_of
 from federation.transport.certificates import ends, hosts_of
 from trustee import home as trustee_home, overview, service
 from trustee.console import TrusteeHome, about, tell, warn, write_new
@@ -41,6 +43,12 @@ from trustee.settings import TrusteeSettings
 from trustee.trustee import TrusteeLimits
 
 FEW_TRUSTEES = 5
+Records = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--record", help="The record of a round; repeatable.", click_type=InputFile(exists=True), show_default=False
+    ),
+]
 
 
 def _address(text: str) -> str:
@@ -257,15 +265,20 @@ class Log(TypedDict):
     evaluations: list[Evaluations]
     rounds: list[Endorsed]
     conflicts: list[Conflict]
+    warnings: Verdict | None
 
 
-def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
+def log(home: TrusteeHome, records: Records = None, *, as_json: AsJson = False) -> None:
     """Show requests to this trustee: evaluations by tenant and epoch, rounds, and proofs of conflicts.
 
-    Exit code 1: the provider signed two sets of contributions for one round.
+    With records of rounds that count warnings, whether the provider's warnings came true.
+
+    Exit code 1: the provider signed two sets of contributions for one round, or its warnings are below what it claims.
     """
     with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as trustee:
         evaluations, rounds, conflicts = trustee.evaluations(), trustee.rounds(), trustee.conflicts()
+        proven = [opened_record(file.read_bytes(), trustee.chain).warned for file in records or ()]
+    found = judged(one for one in proven if one is not None)
     if as_json:
         show_json(
             Log(
@@ -274,6 +287,7 @@ def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
                 ],
                 rounds=[{"round_id": str(name), "request": str(of), "unmasked": done} for name, of, done in rounds],
                 conflicts=[{"round_id": str(name), "proof": proof.hex()} for name, proof in conflicts],
+                warnings=found,
             )
         )
     else:
@@ -283,8 +297,11 @@ def log(home: TrusteeHome, *, as_json: AsJson = False) -> None:
             show(f"round {name}: set {request.hex()[:16]}… {'unmasked' if done else 'endorsed'}")
         for name, proof in conflicts:
             show(f"round {name}: the provider signed another set too, {len(proof)} bytes of proof (see --json)")
+        if found:
+            show(f"the provider's warnings: {line_of(found)}")
     if conflicts:
         warn("the provider signed two sets for one round", "keep this log as proof, and inform the tenants")
+    if conflicts or (found and found.alarm):
         raise typer.Exit(1)
 
 

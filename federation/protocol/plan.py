@@ -220,6 +220,10 @@ class Plan(Message, frozen=True, tag="pharoah/plan/8", dict=True):
         """Number of cells in all tables together."""
         return sum(table.events.size for table in self.tables)
 
+    def counts(self, subject: Subject) -> bool:
+        """Whether a marginal counts this."""
+        return any(marginal.counts is subject for marginal in self.marginals)
+
     @property
     def window(self) -> tuple[int, int]:
         """[start_hour, end_hour)."""

@@ -31,6 +31,7 @@ class Query(StrEnum):
     ENDED = "ended"
     REGISTRATIONS = "registrations"
     CONTRIBUTION = "contribution"
+    RECORD = "record"
     BUNDLE = "bundle"
 
 

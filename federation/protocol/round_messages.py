@@ -13,6 +13,7 @@ provider → trustee  Signed(UnmaskRequest)        the set of contributions to u
 trustee → provider  Signed(Endorsement)          this set, and no other of this round
 provider → trustee  UnmaskCall                   the request with the endorsements of a quorum
 trustee → provider  Signed(UnmaskShare)          the sums of its masks over that set
+provider → tenant   RoundRecord                  proof of the sum, if it counts warnings (`protocol.round_record`)
 provider → tenant   Signed(Bundle)               what was learnt (`federation.protocol.bundle`)
 """
 

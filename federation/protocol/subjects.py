@@ -23,11 +23,15 @@ class Subject(StrEnum):
     VOTES = "votes"  # ends of a pair of nodes between which a collective was slow or hung; half a vote each
     SPEED = "speed"  # leases in windows whose steps were watched, by whether they were slow
     GOODPUT = "goodput"  # leases in windows with steps, by the share of their time that training kept
+    WARNINGS = "warnings"  # leases in windows that failed or were warned of, by the warning and whether they failed
 
 
 SLOW_PACE, USUAL_PACE = "slow", "usual"
 GOODPUT_EDGES = (0.0, 0.5, 0.8, 0.9, 0.95)  # each band begins with its edge, and has it as its name
 GOODPUT_BANDS = tuple(f"{edge:g}" for edge in GOODPUT_EDGES)
+NO_WARNING, HINT, CHECK = "none", "hint", "check"
+FAILED, FINE = "failed", "fine"
+CLAIM = "claim"  # of no table: its levels say what the provider claims of its warnings (`federation.protocol.warnings`)
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,9 @@ OPTIONAL: Mapping[Subject, OptionalSubject] = MappingProxyType(
         Subject.VOTES: OptionalSubject(("part",), 2),
         Subject.SPEED: OptionalSubject(("context", "pace"), 3, {"pace": (SLOW_PACE, USUAL_PACE)}),
         Subject.GOODPUT: OptionalSubject(("context", "goodput"), 1, {"goodput": GOODPUT_BANDS}),
+        Subject.WARNINGS: OptionalSubject(
+            ("warning", "outcome"), 1, {"warning": (NO_WARNING, HINT, CHECK), "outcome": (FAILED, FINE)}
+        ),
     }
 )
 # Dimensions that describe what was observed, and not the lease: nobody but the tenant knows the level.

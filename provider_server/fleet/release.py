@@ -55,7 +55,7 @@ class Release:
 
     def counts(self, subject: Subject) -> bool:
         """Whether it has a table of an optional subject, under whose name it is."""
-        return any(marginal.counts is subject for marginal in self.plan.marginals)
+        return self.plan.counts(subject)
 
     def table(self, marginal: str) -> LifeTable:
         """The table called `marginal`; KeyError where the plan has none of that name."""

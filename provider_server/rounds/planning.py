@@ -30,11 +30,13 @@ from federation.protocol.plan import (
 )
 from federation.protocol.privacy_cost import noise_scales
 from federation.protocol.round_messages import LADDER_LABELS
-from federation.protocol.subjects import OBSERVED_LEVELS, OPTIONAL, TOKEN_DIMENSIONS, Subject, norms
+from federation.protocol.subjects import CLAIM, OBSERVED_LEVELS, OPTIONAL, TOKEN_DIMENSIONS, Subject, norms
 from federation.protocol.versions import PROTOCOL
+from federation.protocol.warnings import Claims
 from provider_server.fleet.leases import Lease
 from provider_server.rounds.schedule import Window, Windows, window_of
 
+NO_CLAIMS = Claims()
 LEAST_SCALE = 3.0  # of a part of a tenant's Gaussian noise: sums of smaller ones are not priced as one Gaussian
 
 
@@ -96,7 +98,7 @@ class PlanSettings:
     `windows` are the weeks of an epoch at whose end a round's window ends; the last one ends the epoch. The noise of
     larger rounds follows the number that answers, of at most `honest_minimum` honest ones if that is not 0: tenants
     refuse plans that rely on more than they know. `groups` is how many groups of contributions are opened apart, if
-    there are enough.
+    there are enough. `claims` are of the provider's warnings, in plans that count them.
     """
 
     epsilon: float
@@ -112,6 +114,7 @@ class PlanSettings:
     groups: int = 1
     honest_minimum: int = 0
     marginals: tuple[MarginalSpec, ...] = MARGINALS
+    claims: Claims = NO_CLAIMS
 
     def __post_init__(self) -> None:
         Windows(self.windows, self.weeks_per_epoch)
@@ -172,7 +175,10 @@ def make_plan(
         start_hour=window[0],
         end_hour=window[1],
         windows=windows or settings.edges(epoch),
-        dimensions=tuple(_dimension(name, settings, leases, public_levels or {}) for name in names),
+        dimensions=(
+            *(_dimension(name, settings, leases, public_levels or {}) for name in names),
+            *([PlanDimension(CLAIM, settings.claims.levels, ())] if "warning" in names else []),
+        ),
         band_edges_hours=settings.band_edges_hours,
         marginals=tuple(
             Marginal(spec.name, spec.dimensions, spec.domains, scale, spec.counts)

@@ -39,6 +39,7 @@ from federation.protocol.round_messages import (
     UnmaskShare,
     opened_contribution,
 )
+from federation.protocol.subjects import Subject
 from provider_server.rounds.store.round_store import TRANSITIONS, Answer, Outcome, RoundState, RoundStore, Step
 
 Grouping = Callable[[Plan, Sequence[TenantId]], Sequence[Sequence[TenantId]]]
@@ -262,7 +263,8 @@ class Round:
     def release(self, data: bytes, suspicion: Mapping[str, Any]) -> None:
         """Ends the round and stores its release."""
         self._require_shares()
-        self._store.finish(self.plan.round_id, RoundState.UNMASKING, RoundState.RELEASED, Outcome(data, suspicion))
+        left = Outcome(data, suspicion, self.plan.counts(Subject.WARNINGS))
+        self._store.finish(self.plan.round_id, RoundState.UNMASKING, RoundState.RELEASED, left)
 
     def _sum(self, tenants: Iterable[TenantId]) -> Words:
         total = np.zeros(self.plan.words, np.uint64)

@@ -9,6 +9,7 @@ from federation.base.settings import BadSettings
 from federation.protocol.bundle import LONGEST_NAME
 from federation.protocol.plan import Mechanism
 from federation.protocol.subjects import Subject
+from federation.protocol.warnings import Claims, Share
 from provider_server.rounds.schedule import Windows
 
 if TYPE_CHECKING:
@@ -58,6 +59,9 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     votes_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     speed_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     goodput_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    warnings_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    claimed_precision: Share = 0.0
+    claimed_recall: Share = 0.0
 
     def __post_init__(self) -> None:
         if self.noise_shares > self.cohort_minimum:
@@ -68,7 +72,7 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.mechanism is Mechanism.DISCRETE_GAUSSIAN and self.delta <= 0:
             raise ValueError("Gaussian noise needs a delta above 0")
         if sum(self.optional_shares.values()) >= 1:
-            raise ValueError("votes_share, speed_share and goodput_share leave nothing for failures")
+            raise ValueError("votes_share, speed_share, goodput_share and warnings_share leave nothing for failures")
 
     @property
     def is_pilot(self) -> bool:
@@ -79,8 +83,9 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def optional_shares(self) -> dict[Subject, float]:
         """Of the budget, for each optional subject."""
-        shares = self.votes_share, self.speed_share, self.goodput_share
-        return dict(zip((Subject.VOTES, Subject.SPEED, Subject.GOODPUT), shares, strict=True))
+        shares = self.votes_share, self.speed_share, self.goodput_share, self.warnings_share
+        subjects = Subject.VOTES, Subject.SPEED, Subject.GOODPUT, Subject.WARNINGS
+        return dict(zip(subjects, shares, strict=True))
 
     @property
     def settings(self) -> "PlanSettings":
@@ -100,6 +105,7 @@ class PlanTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             groups=self.groups,
             honest_minimum=self.honest_minimum,
             marginals=with_optional(self.optional_shares),
+            claims=Claims(self.claimed_precision, self.claimed_recall),
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NoReturn, Protocol
 
+from crypto.codec import MAX_MESSAGE_BYTES
 from crypto.errors import AlreadyAnswered, MemberRefused, PharoahError, Refusal, Unreachable
 from federation.protocol.queries import Query
 from provider_server.fleet.analysis.hazard import Unsettled
@@ -19,6 +20,7 @@ from provider_server.rounds.publisher import Publisher
 from provider_server.rounds.round import Round
 from provider_server.rounds.schedule import Window
 from provider_server.rounds.store.round_store import Answer, RoundState
+from provider_server.rounds.warned import record_of
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +91,7 @@ def federated_week(
     round_ = round_ or begin_round(provider, tenants, window, announce)
 
     release = federated_round(provider, tenants, trustees, round_, announce)
+    show_record(provider, tenants, release)
     if publisher is not None:
         publish(publisher, tenants, announce)
     announce(Stage.DONE)
@@ -99,6 +102,17 @@ def tell_ended(provider: Provider, tenants: Tenants, window: Window) -> None:
     """Shows every tenant who was counted in the rounds before `window`: what was not counts again in the next."""
     ended = provider.ended(window)
     for _receipt in tenants.ask(Query.ENDED, ended) if ended else ():
+        pass
+
+
+def show_record(provider: Provider, tenants: Tenants, release: Release) -> None:
+    """Shows every tenant what proves the sum of a round that counts warnings, if that fits into a message."""
+    named = release.plan.round_id
+    record = record_of(provider.store.rounds, named) or b""
+    if len(record) > MAX_MESSAGE_BYTES:
+        logger.warning("round %s: its record of %d MB is no message", named, len(record) // 10**6)
+        return
+    for _receipt in tenants.ask(Query.RECORD, record) if record else ():
         pass
 
 

@@ -53,6 +53,7 @@ STUDIES = (
     Study("check-history", "What does a tenant's own history add to its checks?", "check_history"),
     Study("world", "How far are simulated faults from those of a real fleet?", "world"),
     Study("poison", "How soon is a member named that sends false counts?", "poison"),
+    Study("honest", "How soon is a provider seen that warns in vain or keeps warnings back?", "honest"),
     Study("audit", "What does the whole path, from counts to releases, give away?", "audit.study"),
     Study("aggregation", "What does a secure sum cost, beside Flower's SecAgg+?", "aggregation"),
     Study("scale", "What does a round cost each party as tenants and cells grow?", "scale"),

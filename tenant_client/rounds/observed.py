@@ -1,20 +1,26 @@
 """What a tenant's records show of each optional subject that a plan counts."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from federation.base.sqlite import Connection
+from federation.protocol.causes import Domain
+from federation.protocol.check import Checker
 from federation.protocol.plan import Plan
+from federation.protocol.service_messages import CheckVerdict
 from federation.protocol.subjects import Subject
+from tenant_client.doctor.advice.hints import HintLog
 from tenant_client.doctor.records.attempts import Attempts
+from tenant_client.doctor.records.bundle_log import BundleLog
 from tenant_client.doctor.records.grant_log import GrantLog
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.records.paces import Paces
 from tenant_client.doctor.records.votes import Votes, parts_of
-from tenant_client.rounds import goodputs, speeds
-from tenant_client.rounds.counts import Observation
+from tenant_client.rounds import goodputs, speeds, warned
+from tenant_client.rounds.counts import Observation, domain_of
 
 
 @dataclass(frozen=True)
@@ -61,11 +67,30 @@ def _goodputs(connection: Connection, asked: _Asked) -> Iterable[Observation]:
     return goodputs.goodputs((unit for unit in units if asked.counts(unit.unit, unit.at_h)), _contexts(connection))
 
 
+def _warnings(connection: Connection, asked: _Asked) -> Iterable[Observation]:
+    """Of leases that the provider granted: hints and failures of others do not count."""
+    hints: defaultdict[str, list[warned.ReceivedHint]] = defaultdict(list)
+    for hint, at_h in HintLog(connection).received():
+        hints[str(hint.lease)].append(warned.ReceivedHint(hint, at_h))
+    failed: defaultdict[str, list[float]] = defaultdict(list)
+    for one in Journal(connection).failures(asked.plan.first_hour, asked.plan.end_hour):
+        if domain_of(one.failure.reason) == Domain.INFRASTRUCTURE:
+            failed[one.failure.unit].append(one.failure.at_h)
+    checkers = [Checker(bundle) for bundle in BundleLog(connection).bundles()]
+    for unit in Journal(connection).units():
+        before = [one for one in checkers if one.bundle.until_hour <= unit.start_h]
+        said = before[-1].check(unit.labels).verdict if before else CheckVerdict.UNKNOWN
+        is_warned = said in (CheckVerdict.WARNING, CheckVerdict.MISMATCH)
+        lease = warned.WarnedLease(unit.unit, unit.start_h, is_warned, hints[unit.unit], failed[unit.unit])
+        if unit.labels:
+            yield from (one for one in warned.warnings(lease, asked.plan) if asked.counts(one.unit, one.at_h))
+
+
 def _contexts(connection: Connection) -> dict[str, str]:
     units = Journal(connection).units()
     return {unit.unit: unit.labels["context"] for unit in units if "context" in unit.labels}
 
 
 _SOURCES: Mapping[Subject, Callable[[Connection, _Asked], Iterable[Observation]]] = MappingProxyType(
-    {Subject.VOTES: _votes, Subject.SPEED: _speeds, Subject.GOODPUT: _goodputs}
+    {Subject.VOTES: _votes, Subject.SPEED: _speeds, Subject.GOODPUT: _goodputs, Subject.WARNINGS: _warnings}
 )

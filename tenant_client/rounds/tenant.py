@@ -39,6 +39,8 @@ from federation.protocol.round_messages import (
     Registration,
     RegistrationRequest,
 )
+from federation.protocol.round_record import opened_record
+from federation.protocol.subjects import Subject
 from federation.protocol.versions import OLDEST, asked_in
 from tenant_client.doctor.advice.failure_facts import name_by_bundle
 from tenant_client.doctor.records.bundle_log import BundleLog
@@ -51,6 +53,7 @@ from tenant_client.doctor.records.outbox import Outbox
 from tenant_client.doctor.records.outcomes import SentOutcome, noted
 from tenant_client.doctor.records.questions import SentQuestions, noted as noted_questions
 from tenant_client.doctor.records.votes import Votes
+from tenant_client.doctor.records.warned_sums import WarnedSums
 from tenant_client.doctor.workload.descriptor import Descriptor, rungs
 from tenant_client.rounds.counts import build_tables
 from tenant_client.rounds.observed import observed
@@ -91,6 +94,7 @@ class Tenant:
         self.endorsed = EndorsedSets(connection)
         self.grants = GrantLog(connection)
         self.votes = Votes(connection)
+        self.warned = WarnedSums(connection)
         self._bundles = BundleLog(connection)
         self._signing_key = signing_key
         self._mask_key = mask_key
@@ -117,6 +121,8 @@ class Tenant:
             return self.register(payload)
         if verb is Query.CONTRIBUTION:
             return self.contribute(payload)
+        if verb is Query.RECORD:
+            return self.take_record(payload)
         return self.accept(payload)
 
     def start_leases(self, leases: Sequence[StartedLease], epoch: int) -> None:
@@ -251,6 +257,8 @@ class Tenant:
             self._mask_key.stream_key(mask)
         charge = Charge.of(plan, named, start_hour)
         self.ledger.charge(charge, plan, limit_epsilon=self.policy.epsilon_per_window, delta=self.policy.delta)
+        if plan.counts(Subject.WARNINGS):
+            self.warned.expect(plan.start_hour)
         own = noise.contribution(plan, self.counts(plan), self._sampler)
         cells = words_to_bytes(mask_cells(own, self._mask_key, masks))
         header = ContributionHeader(self.id, plan.round_id, named, self.begins(plan), nonce, digest(cells))
@@ -294,6 +302,13 @@ class Tenant:
         key = selection_key(self._connection, self._random_bytes)
         failures = [one for one in self.journal.failures(*window) if one.failure.age_h <= most_h]
         return build_tables(plan, failures, key, observed(self._connection, plan, *window, most_h))
+
+    def take_record(self, record: bytes) -> bytes:
+        """Keeps what the sum of a round says of warnings; PeerFault and the like for a record that proves none."""
+        proven = opened_record(record, self.chain).warned
+        if proven is not None:
+            self.warned.keep(proven)
+        return encode(Receipt(digest(record)), asked_in.get())
 
     def accept(self, signed_bundle: bytes) -> bytes:
         """Keeps a bundle whose signature holds, and older ones too; PeerFault for a second one of the same number."""

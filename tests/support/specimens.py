@@ -37,6 +37,7 @@ from federation.protocol import (
     pass_messages,
     plan,
     round_messages,
+    round_record,
     seats as seats_module,
     service_messages,
 )
@@ -64,6 +65,7 @@ Tree = Any  # what msgpack makes of a message: nested lists of int, float, str, 
 MODULES = (
     directory,
     round_messages,
+    round_record,
     plan,
     bundle,
     signing,

@@ -13,7 +13,18 @@ from federation.base.console import verbs_of
 from tests.support import schemas
 
 FIGURES = (  # studies whose JSON has figures by name, as many as there are parts
-    *("audit", "confirm", "cost", "diagnosis", "explanations", "gpu", "injection", "install-size", "labelled-logs"),
+    *(
+        "audit",
+        "confirm",
+        "cost",
+        "diagnosis",
+        "explanations",
+        "gpu",
+        "honest",
+        "injection",
+        "install-size",
+        "labelled-logs",
+    ),
     *("odd-ranks", "overhead", "poison", "replacement", "stragglers", "sureness", "syndromes", "two-sided", "xid"),
 )
 NO_SCHEMA = {f"pharoah-sim study {name}": "figures by name" for name in FIGURES}

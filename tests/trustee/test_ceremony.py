@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from functools import cache, cached_property
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click.testing
@@ -64,6 +65,7 @@ from federation.protocol.enrolment import (
 )
 from federation.protocol.invitation import Invitation, accept
 from federation.protocol.round_messages import EvaluationRequest, EvaluationResponse
+from federation.protocol.warnings import CellNoise, Claims, WarnedSum
 from tests.support import schemas
 from tests.support.changing import replace
 from tests.support.curve25519 import aliases
@@ -696,13 +698,28 @@ def answers(ceremony: Ceremony, homes: Sequence[int], blinded: Sequence[Element]
 
 def test_the_log_shows_what_was_asked(ceremony: Ceremony) -> None:
     enrolled(ceremony)
-    empty = ceremony.call("log", "--home", ceremony.home(3), "--json")
-    assert schemas.held("pharoah-trustee log", empty.stdout) == {"evaluations": [], "rounds": [], "conflicts": []}
+    empty = schemas.held("pharoah-trustee log", ceremony.call("log", "--home", ceremony.home(3), "--json").stdout)
+    assert empty == {"evaluations": [], "rounds": [], "conflicts": [], "warnings": None}
     answers(ceremony, [3], blind([b"one", b"two"], os.urandom).elements)
     shown = schemas.held("pharoah-trustee log", ceremony.call("log", "--home", ceremony.home(3), "--json").stdout)
     tenant = str(a_tenant()[1].member.tenant)
     assert shown["evaluations"] == [{"tenant": tenant, "epoch": 0, "elements": 2}]
     assert "2 blinded elements" in ceremony.call("log", "--home", ceremony.home(3)).stdout
+
+
+def test_the_log_shows_the_verdict_on_warnings_that_records_prove(
+    ceremony: Ceremony, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrolled(ceremony)
+    record = ceremony.folder / "record"
+    record.write_bytes(b"no record")
+    broken = ceremony.call("log", "--home", ceremony.home(3), "--record", record, code=2)
+    assert "not a valid RoundRecord" in broken.stderr
+    noise = CellNoise("discrete_laplace", 10.0, 1.0)
+    vain = WarnedSum(0, 168, 10.0, 2000.0, 100.0, 0.0, 0.0, Claims(0.6, 0.0), noise)
+    monkeypatch.setattr("trustee.verbs.opened_record", lambda *_: SimpleNamespace(warned=vain))
+    text = ceremony.call("log", "--home", ceremony.home(3), "--record", record, code=1).stdout
+    assert "it claims 60%, nothing; precision is below its claim" in text
 
 
 def test_the_log_shows_conflicts_with_their_proof_and_warns(ceremony: Ceremony) -> None:

@@ -16,6 +16,7 @@ from federation.base.visible import counted_as
 from federation.protocol.directory import Chain, DirectoryEntry
 from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import plan_loss
+from federation.protocol.warnings import Verdict
 from federation.transport.certificates import EXPIRES_SOON_D, days_left
 from provider_server.rounds.home import CONTROL, founded
 from provider_server.rounds.looking import look
@@ -24,6 +25,7 @@ from provider_server.rounds.schedule import Window
 from provider_server.rounds.settings import ProviderSettings
 from provider_server.rounds.store.round_store import ENDED
 from provider_server.rounds.store.store import Store
+from provider_server.rounds.warned import verdict
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class ProviderStatus:
     """The provider's state. A window is due if `serve` would hold it now; `bundle` is the newest one's number.
 
     `next_due` is when the next round is, `lacking` what it lacks, first what somebody must act on. In a `pilot` the
-    minimums are below the defaults.
+    minimums are below the defaults. `warnings` is what tenants' sums say of them.
     """
 
     version: int
@@ -73,6 +75,7 @@ class ProviderStatus:
     bundle: int | None
     certificate_days_left: float | None
     attention: tuple[str, ...]
+    warnings: Verdict | None = None
 
     @property
     def exit_code(self) -> int:
@@ -103,7 +106,7 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
         )
     certificate = home / "tls.pem"
     days = days_left(read(certificate), now) if certificate.exists() else None
-    serving, bundle = is_serving(home), store.newest_bundle()
+    serving, bundle, releases = is_serving(home), store.newest_bundle(), store.releases()
     known = look(home, store, directory, settings, now_hour)
     lacks, up, waits = lacking(known), known.up or {}, known.window if known.is_over else None
     return ProviderStatus(
@@ -120,10 +123,11 @@ def status(home: Path, store: Store, settings: ProviderSettings, now: datetime) 
         due_window=waits,
         next_due=date(known.due_hour),
         lacking=lacks,
-        releases=len(store.releases()),
+        releases=len(releases),
         bundle=None if bundle is None else bundle[0],
         certificate_days_left=days,
         attention=tuple(_attention(last, waits, days, lacks, serving=serving, tenants=len(directory.members))),
+        warnings=verdict(releases),
     )
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from federation.base.clock import date, dates
 from federation.base.visible import counted_as
 from federation.protocol.bundle import PairJudgement
+from federation.protocol.warnings import line_of
 from federation.protocol.xid_judge import DECIDED
 from provider_server.fleet.node_codes import NodeCodeRow
 from provider_server.program.pages.fabric import SUSPECTED, FabricView, SpeedView
@@ -19,6 +20,7 @@ from provider_server.program.pages.fleet import ContextView
 from provider_server.program.pages.plans import PlansView
 from provider_server.program.pages.snapshot import SHORT, Snapshot
 from provider_server.rounds.readiness import Lack
+from provider_server.rounds.warned import verdict
 
 MOST_NAMED = 3  # of a kind; the others are counted
 RECENT_H = 7 * 24
@@ -82,6 +84,10 @@ def of_releases(
     if suspects:
         who = counted_as(len(suspects), "tenant")
         yield Action(f"{who} may have sent false counts", f"Ask them: {', '.join(suspects)}.", "#rounds")
+    if (found := verdict(seen.releases)) and found.alarm:
+        yield Action(
+            f"Warnings: {line_of(found)}", "Tenants and trustees see the same: mend them, or claim less.", "#rounds"
+        )
     yield from _pairs(findings)
     newest = seen.releases[-1].plan.start_hour if seen.releases else 0
     for alarm in seen.alarms:

@@ -1,6 +1,7 @@
 """`pharoah-provider rounds`: hold one now, and list what the former ones released and cost."""
 
 import os
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, cast
@@ -17,6 +18,7 @@ from federation.base.screen import say
 from federation.base.visible import counted_as
 from federation.protocol.plan import Plan
 from federation.protocol.privacy_cost import plan_loss, spent_by_window
+from federation.protocol.warnings import line_of
 from provider_server.fleet.release import Release
 from provider_server.program.operations.admin import GivenUp, HeldRound
 from provider_server.program.verbs.console import Database, Home, nothing_yet, print_rows, required
@@ -26,7 +28,13 @@ from provider_server.rounds.home import CONTROL, founded, open_provider, setting
 from provider_server.rounds.looking import look
 from provider_server.rounds.readiness import lacking
 from provider_server.rounds.store.round_store import Answer
+from provider_server.rounds.store.store import Store
+from provider_server.rounds.warned import record_of, verdict
 
+RecordFile = Annotated[
+    Path | None,
+    typer.Option(help="Write the record that proves the sum of the round to this file.", show_default=False),
+]
 RoundName = Annotated[
     str, typer.Argument(help="Id of a round, or its first digits: show its cells. Default: list all.")
 ]
@@ -63,18 +71,41 @@ class CellRow(TypedDict):
 
 
 def releases(
-    round_id: RoundName = "", home: Home = None, database: Database = None, *, as_json: AsJson = False
+    round_id: RoundName = "",
+    home: Home = None,
+    database: Database = None,
+    record: RecordFile = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
-    """List the releases: window, contributors, tables, noise and privacy cost per unit. With a round, its cells."""
+    """List the releases: window, contributors, tables, noise and privacy cost per unit. With a round, its cells.
+
+    The newest round that counts warnings has a record. Tenants are shown it, and `pharoah-trustee log` reads it.
+    """
     with opened(home, database) as store:
         known = store.releases()
+        if record is not None:
+            _write_record(store, _the_one(known, round_id), record)
     if not round_id:
         print_rows([_summary(release) for release in known], _summary_line, as_json=as_json)
+        if (found := verdict(known)) and not as_json:
+            say(f"warnings: {line_of(found)}")
         return
+    print_rows(_cells(_the_one(known, round_id)), _cell_line, as_json=as_json)
+
+
+def _the_one(known: Sequence[Release], round_id: str) -> Release:
     matches = [release for release in known if str(release.plan.round_id).startswith(round_id.lower())]
     if len(matches) != 1:
         raise nothing_yet(f"{counted_as(len(matches), 'release')} found for round {round_id!r}, not one")
-    print_rows(_cells(matches[0]), _cell_line, as_json=as_json)
+    return matches[0]
+
+
+def _write_record(store: Store, release: Release, file: Path) -> None:
+    data = record_of(store.rounds, release.plan.round_id)
+    if data is None:
+        raise nothing_yet(f"round {release.plan.round_id} has no record: the newest that counts warnings has one")
+    file.write_bytes(data)
 
 
 def _summary(release: Release) -> ReleaseRow:

@@ -10,6 +10,7 @@ from federation.base.clock import dates
 from federation.base.console import AsJson
 from federation.base.screen import show, show_json
 from federation.base.visible import counted_as, short
+from federation.protocol.warnings import line_of
 from provider_server.program.operations import overview
 from provider_server.program.operations.overview import ProviderStatus
 from provider_server.program.verbs.console import Database, Home, required
@@ -54,6 +55,8 @@ def _lines(state: ProviderStatus) -> Iterator[str]:
     yield from (f"lacking     {lack}" for lack in state.lacking if lack.what is not What.WINDOW)
     bundle = "none" if state.bundle is None else f"number {state.bundle}"
     yield f"published   {counted_as(state.releases, 'release')}, newest bundle: {bundle}"
+    if state.warnings:
+        yield f"warnings    {line_of(state.warnings)}"
     if state.certificate_days_left is not None:
         yield f"certificate {counted_as(round(state.certificate_days_left), 'day')} left"
     yield from (f"attention   {text}" for text in state.attention)

@@ -1,7 +1,8 @@
 """Rounds in SQL: what came in, what was asked, and how far it got. Every method commits before it returns.
 
 A state changes only from the state that the caller saw, so two processes on one store cannot both take a step. What a
-round leaves behind (release, suspicion) is committed together with its last state, and its contributions are dropped.
+round leaves behind (release, suspicion) is committed together with its last state, and its contributions are dropped;
+those of a round that counts warnings when the next one ends, since its record is made of them.
 """
 
 import json
@@ -81,10 +82,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a released round leaves: the release, and a note on suspects."""
+    """What a released round leaves: the release, a note on suspects, and its contributions if a record is made of them.
+
+    They are kept until another round ends.
+    """
 
     release: bytes
     suspicion: Mapping[str, Any] = field(default_factory=dict)
+    keeps_contributions: bool = False
 
 
 class RoundStore(Rows):
@@ -149,7 +154,7 @@ class RoundStore(Rows):
         """Takes a round to its end, with all that it leaves, or nothing of it."""
         name = bytes(round_id)
         with self._engine.begin() as connection:
-            _move(connection, round_id, before, after, {})
+            _move(connection, round_id, before, after, {}, keeps=outcome.keeps_contributions)
             connection.execute(sa.insert(tables.releases).values(round_id=name, release=outcome.release))
             note = json.dumps(outcome.suspicion, sort_keys=True)
             put(connection, tables.notes, {"name": SUSPICION}, note=note)
@@ -174,7 +179,7 @@ class RoundStore(Rows):
             connection.execute(sa.update(tables.rounds).where(named).values(request=request))
 
     def contributors(self, round_id: RoundId) -> set[TenantId]:
-        """Whose contributions are kept; none of a round that is over."""
+        """Whose contributions are kept; of a round that is over none, but for the record of the newest."""
         column = tables.contributions.c
         query = sa.select(column.tenant).where(column.round_id == bytes(round_id))
         return set(map(TenantId, self._scalars(query)))
@@ -227,7 +232,13 @@ def _kept(row: "sa.Row[Any]") -> KeptRound:
 
 
 def _move(
-    connection: sa.Connection, round_id: RoundId, before: str, after: str, also: Mapping[str, bytes | None]
+    connection: sa.Connection,
+    round_id: RoundId,
+    before: str,
+    after: str,
+    also: Mapping[str, bytes | None],
+    *,
+    keeps: bool = False,
 ) -> None:
     column = tables.rounds.c
     step = sa.update(tables.rounds).where(column.round_id == bytes(round_id), column.state == before)
@@ -235,7 +246,9 @@ def _move(
     if connection.execute(step.values(state=after, **also, **over)).rowcount != 1:
         raise LostStep(f"round {round_id} is no longer {before}")
     if after in ENDED:
-        dropped = tables.contributions.c.round_id == bytes(round_id)
+        ended = tables.contributions.c.round_id.in_(sa.select(column.round_id).where(column.state.in_(ENDED)))
+        others = tables.contributions.c.round_id != bytes(round_id)
+        dropped = sa.and_(ended, others) if keeps else ended
         connection.execute(sa.delete(tables.contributions).where(dropped))
 
 

@@ -99,6 +99,11 @@ class HintLog:
         )
         return [decode(Hint, hint) for (hint,) in rows]
 
+    def received(self) -> list[tuple[Hint, float]]:
+        """All hints in order, each with the hour at which it came."""
+        rows = self.connection.execute("SELECT hint, received_at_s FROM hints ORDER BY number")
+        return [(decode(Hint, hint), at_s / SECONDS_PER_HOUR) for hint, at_s in rows]
+
     def ends(self) -> dict[LeaseId, LeaseEnd]:
         """What was told last of the end of each lease; some ends are only planned."""
         rows = self.connection.execute("SELECT end FROM lease_ends ORDER BY number")

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from federation.protocol.plan import PublishedBundle  # loads numpy, which verbs that plan or explain do without
 
 
+_ALL = "SELECT message FROM bundles ORDER BY number"
+
+
 class BundleLog(Rows):
     """Bundles by number. The first of a number stays; another one, or another digest in a plan, is a PeerFault.
 
@@ -53,6 +56,10 @@ class BundleLog(Rows):
         """The newest bundle, or None. Its signature was checked before it was stored."""
         signed = self.newest()
         return None if signed is None else reopened(Bundle, signed)
+
+    def bundles(self) -> list[Bundle]:
+        """All bundles, oldest first. Their signatures were checked before they were stored."""
+        return [reopened(Bundle, signed) for (signed,) in self._connection.execute(_ALL)]
 
     def _check(self, number: int) -> None:
         row = self._connection.execute(

@@ -109,6 +109,7 @@ CREATE INDEX IF NOT EXISTS claim_entries_by_subject ON claim_entries (subject, n
 CREATE TABLE IF NOT EXISTS anchors (
     holder BLOB NOT NULL, number INTEGER NOT NULL, length INTEGER NOT NULL, head BLOB NOT NULL, message BLOB,
     PRIMARY KEY (holder, number));
+CREATE TABLE IF NOT EXISTS warned_sums (start_h INTEGER PRIMARY KEY, sum TEXT);
 CREATE TABLE IF NOT EXISTS outcomes_sent (
     told_at_s REAL NOT NULL, hint INTEGER NOT NULL, lease BLOB NOT NULL, suspicion TEXT NOT NULL,
     confirmed INTEGER NOT NULL, shortfall_percent REAL NOT NULL);

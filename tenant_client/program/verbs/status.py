@@ -10,6 +10,7 @@ from federation.base.clock import dated, dates, now_hour
 from federation.base.console import AsJson
 from federation.base.screen import show, show_json
 from federation.base.visible import counted_as, short
+from federation.protocol.warnings import line_of
 from tenant_client.program.verbs.console import Home
 from tenant_client.rounds.disclosure import overview
 from tenant_client.rounds.disclosure.overview import LeaseRow, TenantStatus
@@ -61,10 +62,18 @@ def _lines(state: TenantStatus) -> Iterator[str]:
             yield f"last plan   refused ({dates(refused.start_hour, refused.end_hour)}): {dated(refused.why)}"
         if state.pilot:
             yield "pilot       policy.toml lets plans of a pilot through: remove its lower minimums once it is over"
+        if state.warnings or state.records_owed:
+            yield f"warnings    {_warnings(state)}"
         left = answered.epsilon_left if answered else state.epsilon_limit
         of = f"{state.epsilon_limit:g} left per job in this window"
         yield f"budget      epsilon {left:.3f} of {of}, at delta {state.delta:g}"
     yield f"next action {state.due or 'none'}"
+
+
+def _warnings(state: TenantStatus) -> str:
+    said = line_of(state.warnings) if state.warnings else "nothing is proven of the provider's"
+    owed = counted_as(state.records_owed, "round")
+    return f"{said}; the provider has shown no record of {owed}" if state.records_owed else said
 
 
 def _named(row: LeaseRow) -> str:

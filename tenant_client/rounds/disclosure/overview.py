@@ -13,6 +13,7 @@ from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.pinned_directory import is_pinned, pinned
 from federation.base.sqlite import Connection, reporting
 from federation.protocol.causes import CAUSES, Domain
+from federation.protocol.warnings import Verdict, judged
 from federation.protocol.xid_judge import CodeVerdict
 from tenant_client.doctor.advice.found import hung_before, in_short
 from tenant_client.doctor.advice.hints import HintLog, standing
@@ -22,6 +23,7 @@ from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.first_causes import DaysToCause, FirstCauses, days_to_cause
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.doctor.records.outbox import Outbox, RefusedPlan
+from tenant_client.doctor.records.warned_sums import WarnedSums
 from tenant_client.doctor.sources.reasons import REASONS
 from tenant_client.rounds.policy import Policy, policy_of
 
@@ -125,7 +127,8 @@ class LastRound:
 class TenantStatus:
     """The state of a home. `due` is the next thing to do, or empty.
 
-    `refused_plan` is the newest plan if it was refused; `pilot`: the policy lets plans of a pilot through.
+    `refused_plan` is the newest plan if it was refused; `pilot`: the policy lets plans of a pilot through. `warnings`
+    is what proven sums say of the provider's warnings; of `records_owed` rounds that counted them it has shown none.
     """
 
     version: int
@@ -144,6 +147,8 @@ class TenantStatus:
     pilot: bool
     due: str
     days_to_cause: DaysToCause
+    warnings: Verdict | None = None
+    records_owed: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -200,6 +205,7 @@ def status(home: Path, now_hour: float) -> TenantStatus:
     rows: list[LeaseRow] = []
     days: list[float] = []
     hints, federation, spent = 0, None, None
+    warned, owed = None, 0
     if (home / "tenant.db").exists():
         with reporting(), closing(open_database(home / "tenant.db")) as connection:
             rows = leases(connection)
@@ -209,6 +215,8 @@ def status(home: Path, now_hour: float) -> TenantStatus:
             if is_pinned(connection):
                 federation, spent = _federation(connection), _last_round(connection, policy)
                 refused = Outbox(connection).refused()
+                sums = WarnedSums(connection)
+                warned, owed = judged(sums.sums()), sums.owed()
     tried = [row for row in rows if row.attempts]
     return TenantStatus(
         version=1,
@@ -227,6 +235,8 @@ def status(home: Path, now_hour: float) -> TenantStatus:
         pilot=policy.owners_minimum < Policy().owners_minimum or policy.cohort_minimum < Policy().cohort_minimum,
         due=_due(federation, hints, refused, has_keys=has_keys),
         days_to_cause=days_to_cause(days),
+        warnings=warned,
+        records_owed=owed,
     )
 
 
