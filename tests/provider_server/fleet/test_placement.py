@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from provider_server.fleet.hints.node_placement import PlacedNode, placed
 from typer.testing import CliRunner
 
 from provider_server.fleet.analysis.placement import choose, matched
 from provider_server.fleet.analysis.probation import shipped
 from provider_server.fleet.hints import node_reports
-from provider_server.fleet.hints.node_placement import PlacedNode, placed
 from provider_server.fleet.hints.node_reports import NodeReport
 from provider_server.fleet.learning.hardware import Repair
 from provider_server.fleet.learning.on_probation import OnProbation

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
+from provider_server.fleet.hints.node_placement import PlacedNode
 from typer.testing import CliRunner
 
 from federation.base.clock import now_hour
 from provider_server.fleet.analysis.probe_plan import LEAD_H, Probe, ProbeState, plan, worth
 from provider_server.fleet.hints import node_reports
-from provider_server.fleet.hints.node_placement import PlacedNode
 from provider_server.fleet.hints.node_probes import ProbeVisit, UnusableTests, probes, read_tests
 from provider_server.fleet.hints.node_reports import NodeReport
 from provider_server.program.cli import app

@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from provider_server.fleet.hints.node_placement import placed
 
 from federation.protocol.service_messages import Suspicion
 from provider_server.fleet.analysis.contexts import Context, ContextMap
 from provider_server.fleet.hints.node_hazard import NodeState
-from provider_server.fleet.hints.node_placement import placed
 from provider_server.fleet.hints.node_probes import BUDGET, HOURS, probes
 from provider_server.fleet.hints.node_reports import FILE, NodeReport, OutputFailed, keep, load, reports
 from provider_server.fleet.learning import on_probation
