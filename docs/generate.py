@@ -44,7 +44,7 @@ from pharoah_kubernetes.verb import KubernetesRow
 from pharoah_nodes.check import NodeCheck
 from pharoah_slurm.verb import SlurmRow
 from provider_server.fleet import node_codes
-from provider_server.fleet.hints import node_placement, node_probes
+from provider_server.fleet.hints import node_probes
 from provider_server.program.operations import admin, overview as provider_overview, preflight
 from provider_server.program.reporting import findings_text, hazard_text, outage_text
 from provider_server.program.verbs import (
@@ -55,6 +55,7 @@ from provider_server.program.verbs import (
     learning,
     lease_events as events_verb,
     leases,
+    nodes,
     recipe,
     rounds,
     slow,
@@ -201,7 +202,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider nodes changes": change_rules.Judgement,
     "pharoah-provider nodes path": route.Routes,
     "pharoah-provider nodes check": NodeCheck,
-    "pharoah-provider nodes placement": list[node_placement.PlacedNode],
+    "pharoah-provider nodes risk": nodes.RisksObject,
     "pharoah-provider nodes probes": list[node_probes.ProbeVisit],
     "pharoah-provider nodes own-failures": list[own_events.OwnFailuresRow],
     "pharoah-provider nodes codes": list[node_codes.NodeCodeRow],

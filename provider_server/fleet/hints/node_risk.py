@@ -9,8 +9,8 @@ and 3 count 2, 4 and 8 times; times what its own failures say. Probabilities are
 A node that is down fails once it is back, which takes as long as the outages that lasted as long. It names no tenant.
 
 For placement the riskiest share of nodes is for short jobs; a node that sends nothing is taken for the riskiest.
-Buckets say how a node stands among the others: raised from `RAISED` times the middle node's probability of a day, high
-from `HIGH` times, and at least at the probabilities beside them.
+Buckets say how a node stands among the others: raised from `RAISED` times the middle node's hazard of a day, high from
+`HIGH` times, and at least at the probabilities beside them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ SHARE = 0.2  # of nodes for short jobs, where nobody says another
 DAY = HORIZONS.index(24)
 Bucket = Literal["low", "raised", "high"]
 BUCKETS: tuple[Bucket, ...] = ("low", "raised", "high")
-RAISED, HIGH = (3.0, 0.01), (10.0, 0.05)  # times the middle node's probability of a day, and at least
+RAISED, HIGH = (3.0, 0.01), (10.0, 0.05)  # times the middle node's hazard of a day, and a probability
 NEVER = History(0.0, 0.0)
 
 
@@ -118,7 +118,7 @@ def risks(reports: Sequence[NodeReport], facts: Facts, share: float = SHARE) -> 
     rates = np.array([(one.failures_per_1000_node_hours or 0.0) / PER_NODE_HOURS or usual for one in reports])
     chances = np.stack([_chances(reports, facts, rates, float(hours)) for hours in HORIZONS])
     hazard = -np.log1p(-chances[DAY]) / HORIZONS[DAY]
-    middle = float(np.median(chances[DAY])) if len(reports) else 0.0
+    middle = float(np.median(hazard)) if len(reports) else 0.0
     typical = _hazard_of_usual(facts, usual)
     found = [
         NodeRisk(
@@ -128,7 +128,7 @@ def risks(reports: Sequence[NodeReport], facts: Facts, share: float = SHARE) -> 
             float(hazard[place]) / typical,
             one.is_heard,
             _reason(one, facts),
-            _bucket(float(chances[DAY, place]), middle),
+            _bucket(float(chances[DAY, place]), float(hazard[place]), middle),
         )
         for place, one in enumerate(reports)
     ]
@@ -170,9 +170,8 @@ def _hazard_of_usual(facts: Facts, rate: float) -> float:
     return float(-np.log1p(-chance[0]) / 24.0)
 
 
-def _bucket(chance: float, middle: float) -> Bucket:
-    reached = [chance >= max(times * middle, least) for times, least in (RAISED, HIGH)]
-    return BUCKETS[sum(reached)]
+def _bucket(chance: float, hazard: float, middle: float) -> Bucket:
+    return BUCKETS[sum(hazard >= times * middle and chance >= least for times, least in (RAISED, HIGH))]
 
 
 def _reason(one: NodeReport, facts: Facts) -> str:

@@ -40,7 +40,7 @@ SECONDS = 3600.0
 
 
 class RiskHistory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """As of an hour. `lasted_h` are outages' hours, ascending; `gaps` the intervals up to each edge, and all of them."""
+    """As of an hour. `lasted_h` are outages' hours, ascending; `gaps` counts intervals up to each edge, and all."""
 
     until_h: float = 0.0
     bend: Bend = STRAIGHT

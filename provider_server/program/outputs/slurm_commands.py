@@ -1,7 +1,7 @@
 """Risks of nodes as commands of Slurm: weights, and a reservation of the riskiest for tests. Nothing is run.
 
-Slurm takes nodes of a low weight first. A reservation with MAINT and IGNORE_JOBS lets jobs that run go on and no new one
-begin; tests are submitted to it with `--reservation`. Features are left to the operator, since `AvailableFeatures`
+Slurm takes nodes of a low weight first. A reservation with MAINT and IGNORE_JOBS lets jobs that run go on and no new
+one begin; tests are submitted to it with `--reservation`. Features are left to the operator, since `AvailableFeatures`
 replaces all that a node has, and there is no way to add one. Tried against Slurm 22.05.8 (`plugins/slurm/tests`).
 """
 
@@ -16,7 +16,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # no other is told to a shell
 
 
 def slurm_commands(found: Sequence[NodeRisk]) -> list[str]:
-    """One for each weight that a node has, then the reservation; nodes with names that a shell could misread have none."""
+    """One for each weight that a node has, then the reservation; names that a shell could misread are left out."""
     nodes = [one for one in found if NAME.fullmatch(one.node)]
     by_weight = {weight: [one.node for one in nodes if _weight(one) == weight] for weight in (LONG, SHORT, HIGH)}
     commands = [f"scontrol update NodeName={','.join(names)} Weight={w}" for w, names in by_weight.items() if names]

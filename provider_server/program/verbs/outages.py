@@ -13,8 +13,6 @@ from federation.base.visible import counted_as
 from provider_server.fleet.analysis.fault_classes import classify, exposure
 from provider_server.fleet.analysis.probation import fit_probation
 from provider_server.fleet.analysis.recurrent import Spells, spells
-from provider_server.fleet.learning import risk_history
-from provider_server.fleet.learning.risk_history import Learnt, learn
 from provider_server.fleet.outage_files import Outages, read_jobs, read_outages
 from provider_server.fleet.telemetry.inventory import load
 from provider_server.program.reporting.outage_text import outage_lines, outages_row
@@ -55,7 +53,7 @@ def show(file: Path, asked: Asked, home: Path | None, *, as_json: bool) -> None:
         bars.advance(steps)
     if home:
         source = f"{file.name}: {counted_as(len(nodes), 'node')}"
-        _keep(home, source, learn(found, read.rows, nodes, asked.kinds))
+        _keep(home, source, found, read.rows, nodes, asked.kinds)
     nodes_known = asked.inventory is not None or asked.nodes is not None
     row = outages_row(read, found, model, classes, nodes=len(nodes), nodes_known=nodes_known)
     say(*(f"left out: {text}" for text in row["left_out"]), *(f"doubtful: {text}" for text in read.doubts))
@@ -78,9 +76,12 @@ def named_of(nodes: Sequence[str]) -> list[str]:
     return [node for node in nodes if not node.startswith(UNNAMED)]
 
 
-def _keep(home: Path, source: str, learnt: Learnt) -> None:
-    from provider_server.fleet.learning import node_offsets, on_probation  # they load scikit-learn
+def _keep(
+    home: Path, source: str, found: Spells, outages: pl.DataFrame, nodes: Sequence[str], kinds: Sequence[str]
+) -> None:
+    from provider_server.fleet.learning import node_offsets, on_probation, risk_history  # they load scikit-learn
 
+    learnt = risk_history.learn(found, outages, nodes, kinds)
     named = set(named_of(list(learnt.offsets.nodes)))
     own = {node: history for node, history in learnt.offsets.nodes.items() if node in named}
     on_probation.keep_model(home, msgspec.structs.replace(learnt.model, source=source))

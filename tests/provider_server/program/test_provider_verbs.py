@@ -386,7 +386,7 @@ BEFORE = {
     "watch-nodes": "--log-format",
     "node-check": "--level",
     "node-service": "--socket",
-    "placement": "--share",
+    "placement": "--slurm",
     "probes": "--tested",
     "path": "--fabric",
     "spares": "--repair-hours",
