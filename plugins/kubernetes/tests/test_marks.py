@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from federation.base import json_files
 from federation.protocol.pod_leases import CONTEXT_LABEL
 from pharoah_kubernetes.api import Api, ApiRefused, Server
 from pharoah_kubernetes.marks import Marks, marking, risk_change, rules
@@ -207,7 +208,7 @@ def test_nodes_tell_their_risk_in_three_words_and_high_ones_get_a_taint_if_that_
         node = a_node(f"n{number}")
         fake.put({**node, "spec": {**node["spec"], "taints": [other]}} if number == 1 else node)
     with playing(scene.home, tmp_path / "cluster", fake, Kubernetes(risk=risk)) as play:
-        hardware.record_repairs(play.home, ["n1"], HOUR + 1, hardware.load(play.home))
+        json_files.keep(play.home / hardware.REPAIRS, [hardware.Repair("n1", HOUR + 1)])
         reports = [report(f"n{number}", 0) for number in range(6)] + [report("n6", 0, is_heard=False)]
         play.told(*reports)
         found, taint = risk_of(play), {"key": "pharoah.dev/risk-24h", "value": "high", "effect": "NoSchedule"}

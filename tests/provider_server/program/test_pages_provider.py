@@ -97,7 +97,7 @@ PARTS = {
     "speed": {"start_hour", "end_hour", "noise_sd", "contexts"},
     "plans": {
         *("hour", "nodes", "short", "tests", "budget", "hours"),
-        *("spares", "mean_down", "availability", "repair_hours"),
+        *("spares", "mean_down", "availability", "repair_hours", "reliability", "calibration"),
     },
     "rules": {"conditions", "ratio", "ratio_low", "ratio_high", "failures"},
 }
