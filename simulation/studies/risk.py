@@ -40,6 +40,7 @@ from simulation.cloud.node_faults import fitted, fleet_outages
 from simulation.studies.study import Quick, Seed, Seeds, Table, tracked
 
 NODES, DAYS = 400, 348
+HARDWARE = ("Hardware Failure",)
 QUICK_NODES, QUICK_DAYS = 120, 120
 SHARES, LONG_H = (0.2, 0.5), (24, 168)
 LEAST, MOST = 1e-5, 0.9  # of isotonic steps, which would foretell never and always
@@ -126,9 +127,11 @@ def interruption_rows(fleet: str, parts: Sequence[pl.DataFrame]) -> list[Interru
     return rows
 
 
-def judged(outages: pl.DataFrame, nodes: Sequence[str], days: float) -> dict[str, pl.DataFrame]:
+def judged(
+    outages: pl.DataFrame, nodes: Sequence[str], days: float, kinds: Sequence[str] = ()
+) -> dict[str, pl.DataFrame]:
     """Forecasts of the second half, by how they are made."""
-    past = forecasts(outages, nodes, (0.0, days * DAY_H), 0.0)
+    past = forecasts(outages, nodes, (0.0, days * DAY_H), 0.0, kinds)
     made = {"bent": bent(past), "unbent": past, "isotonic": isotonic(past)}
     return {how: one.filter(pl.col("at_h") >= days * DAY_H / 2.0) for how, one in made.items()}
 
@@ -154,7 +157,8 @@ def run(
         rows = read_outages(outages).rows
         names = sorted(set(rows["node"]))
         nodes = names + [f"never down {number}" for number in range(NODES - len(names))]
-        fleets[outages.name] = {how: [one] for how, one in judged(rows, nodes, DAYS).items()}
+        for name, kinds in ((outages.name, ()), (f"{outages.name}, hardware", HARDWARE)):
+            fleets[name] = {how: [one] for how, one in judged(rows, nodes, DAYS, kinds).items()}
     return Table(
         {
             "horizons": [row for name, told in fleets.items() for row in horizon_rows(name, told)],
