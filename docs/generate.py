@@ -82,6 +82,7 @@ from simulation.studies import (
     impact,
     learning as learning_study,
     looks,
+    risk,
     scale,
     world,
 )
@@ -237,6 +238,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim study looks": looks.LooksRows,
     "pharoah-sim study check-history": check_history.CheckHistoryRows,
     "pharoah-sim study epochs": epochs.EpochsFigures,
+    "pharoah-sim study risk": risk.RiskFigures,
     "pharoah-sim study world": world.WorldFigures,
     "pharoah-sim study scale": scale.ScaleFigures,
     "pharoah-sim study learning": dict[str, learning_study.LearningFigures],

@@ -76,6 +76,14 @@ class InterruptionRow:
     fewer: float
 
 
+@dataclass(frozen=True)
+class RiskFigures:
+    """All fleets together of each kind."""
+
+    horizons: tuple[HorizonRow, ...]
+    interruptions: tuple[InterruptionRow, ...]
+
+
 def isotonic(past: pl.DataFrame) -> pl.DataFrame:
     """Forecasts by isotonic steps, which are fitted each week to those of a day that were over by then."""
     first_h = float(past["at_h"].min())  # type: ignore[arg-type]
@@ -160,8 +168,8 @@ def run(
         for name, kinds in ((outages.name, ()), (f"{outages.name}, hardware", HARDWARE)):
             fleets[name] = {how: [one] for how, one in judged(rows, nodes, DAYS, kinds).items()}
     return Table(
-        {
-            "horizons": [row for name, told in fleets.items() for row in horizon_rows(name, told)],
-            "interruptions": [row for name, told in fleets.items() for row in interruption_rows(name, told["bent"])],
-        }
+        RiskFigures(
+            tuple(row for name, told in fleets.items() for row in horizon_rows(name, told)),
+            tuple(row for name, told in fleets.items() for row in interruption_rows(name, told["bent"])),
+        )
     )
