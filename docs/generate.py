@@ -44,7 +44,7 @@ from pharoah_kubernetes.verb import KubernetesRow
 from pharoah_nodes.check import NodeCheck
 from pharoah_slurm.verb import SlurmRow
 from provider_server.fleet import node_codes
-from provider_server.fleet.hints import node_placement, node_probes
+from provider_server.fleet.hints import node_probes
 from provider_server.program.operations import admin, overview as provider_overview, preflight
 from provider_server.program.reporting import findings_text, hazard_text, outage_text
 from provider_server.program.verbs import (
@@ -55,6 +55,7 @@ from provider_server.program.verbs import (
     learning,
     lease_events as events_verb,
     leases,
+    nodes,
     recipe,
     rounds,
     slow,
@@ -81,6 +82,7 @@ from simulation.studies import (
     impact,
     learning as learning_study,
     looks,
+    risk,
     scale,
     world,
 )
@@ -210,7 +212,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider nodes changes": change_rules.Judgement,
     "pharoah-provider nodes path": route.Routes,
     "pharoah-provider nodes check": NodeCheck,
-    "pharoah-provider nodes placement": list[node_placement.PlacedNode],
+    "pharoah-provider nodes risk": nodes.RisksObject,
     "pharoah-provider nodes probes": list[node_probes.ProbeVisit],
     "pharoah-provider nodes own-failures": list[own_events.OwnFailuresRow],
     "pharoah-provider nodes codes": list[node_codes.NodeCodeRow],
@@ -245,6 +247,7 @@ JSON: dict[str, Any] = {
     "pharoah-sim study looks": looks.LooksRows,
     "pharoah-sim study check-history": check_history.CheckHistoryRows,
     "pharoah-sim study epochs": epochs.EpochsFigures,
+    "pharoah-sim study risk": risk.RiskFigures,
     "pharoah-sim study world": world.WorldFigures,
     "pharoah-sim study scale": scale.ScaleFigures,
     "pharoah-sim study learning": dict[str, learning_study.LearningFigures],

@@ -20,7 +20,7 @@ from provider_server.fleet.fabric import Fabric
 from provider_server.fleet.fabric_files import FabricError, cables_of
 from provider_server.fleet.outage_files import UnusableOutages, read_outages
 from provider_server.rounds.intake.lease_events import FAULTS, BadLeases, Change, decoded, hours
-from tenant_client.program.admission.decision import kept_from, names_context
+from tenant_client.program.admission.decision import kept_from, names_context, not_in
 from tenant_client.program.admission.review import PREFERRED, REQUIRED, read_review
 
 RULE = {"key": "zone", "operator": "In", "values": ["a"]}
@@ -54,7 +54,7 @@ def check_admission(data: bytes) -> None:
         spec = read_review(data).pod().spec
         spec.asks_for(("nvidia.com/",))
         names_context(spec)
-        for one in kept_from(spec, ["x"], [(10, ["y"])]):
+        for one in kept_from(spec, not_in("a", ["x"]), [(10, not_in("a", ["y"]))]):
             require("an addition", holds=one["op"] == "add" and one["path"].startswith("/spec/affinity"))
 
 

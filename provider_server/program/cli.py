@@ -33,7 +33,8 @@ RENAMED = {  # old spelling: new one
     "watch-nodes": "nodes watch",
     "node-check": "nodes check",
     "node-service": "nodes service",
-    "placement": "nodes placement",
+    "placement": "nodes risk",
+    "nodes placement": "nodes risk",
     "probes": "nodes probes",
     "path": "nodes path",
     "spares": "nodes spares",
@@ -107,7 +108,7 @@ _add_group(
         "codes.codes",
     ),
     *("snapshots.snapshot", "snapshots.changes", "serve.watch"),
-    *("nodes.placement", "nodes.probes", "spares.spares"),
+    *("nodes.risk", "nodes.probes", "spares.spares"),
 )
 _add_group(
     LEARNT,

@@ -51,6 +51,7 @@ STUDIES = (
     Study("looks", "How many false accusations does a year of bundles make?", "looks"),
     Study("impact", "What are checks and hints worth to those who heed them?", "impact"),
     Study("check-history", "What does a tenant's own history add to its checks?", "check_history"),
+    Study("risk", "Do nodes fail as often as is foretold, and what does a scheduler gain by it?", "risk"),
     Study("world", "How far are simulated faults from those of a real fleet?", "world"),
     Study("poison", "How soon is a member named that sends false counts?", "poison"),
     Study("honest", "How soon is a provider seen that warns in vain or keeps warnings back?", "honest"),

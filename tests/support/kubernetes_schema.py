@@ -31,6 +31,12 @@ META = {
     "annotations": {str: str},
     "ownerReferences": [{"apiVersion!": str, "kind!": str, "name!": str, "uid!": str, "controller": bool}],
 }
+TAINT = {
+    "key!": str,
+    "effect!": {"NoSchedule", "PreferNoSchedule", "NoExecute"},
+    "value": str,
+    "timeAdded": TIME,
+}
 CONDITION = {"type!": str, "status!": str, "reason!": str, "message!": str, "lastTransitionTime!": TIME}
 CONTAINER = {
     "name!": str,
@@ -120,7 +126,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "Node": _kind(
         "v1",
         "Node",
-        {"unschedulable": bool, "podCIDR": str, "taints": [{"key!": str, "effect!": str, "value": str}]},
+        {
+            "unschedulable": bool,
+            "podCIDR": str,
+            "taints": [TAINT],
+        },
         {"phase": str, "conditions": [CONDITION]},
     ),
     "DeviceTaintRule": {

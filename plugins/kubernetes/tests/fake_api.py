@@ -87,6 +87,9 @@ class FakeApi:
         if known and method == "DELETE":
             self.remove(kind, known["metadata"]["uid"])
             return 200
+        read_at = told.get("metadata", {}).get("resourceVersion")
+        if known and read_at not in (None, known["metadata"]["resourceVersion"]):
+            return 409
         made = merged(known or {"metadata": {"uid": f"uid-{kind}-{name}"}}, told)
         effect = made["spec"].get("taint", {}).get("effect")
         if violations(made) or (effect == "None" and self.refuses_effect_none):

@@ -6,18 +6,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from federation.base import json_files
 from federation.protocol.pod_leases import CONTEXT_LABEL
-from pharoah_kubernetes.api import Api, Server
-from pharoah_kubernetes.marks import Marks, marking, rules
+from pharoah_kubernetes.api import Api, ApiRefused, Server
+from pharoah_kubernetes.marks import Marks, marking, risk_change, rules
+from pharoah_kubernetes.objects import Node
 from pharoah_kubernetes.settings import Kubernetes
 from plugins.kubernetes.tests.fake_api import TAINT_RULES, FakeApi, served
 from provider_server.fleet.hints import node_reports
 from provider_server.fleet.hints.node_reports import STALE_H, NodeReport
+from provider_server.fleet.learning import hardware
 from provider_server.program.cli import app
 from tests import needs
 from tests.support.kubernetes_schema import violations
@@ -183,6 +187,53 @@ def test_the_newest_version_that_the_cluster_has_is_written_to(scene: Scene, tmp
     published.validate(rule, KUBERNETES[version], strict=True)
     with pytest.raises(published.ValidationError):
         published.validate({**rule, "spec": {**rule["spec"], "unknown": 1}}, KUBERNETES[version], strict=True)
+
+
+# ---- risks -----------------------------------------------------------------------------------------------------------
+
+
+def risk_of(play: Play) -> dict[str, tuple[str | None, list[dict[str, str]]]]:
+    nodes = [one for one in play.fake.objects["Node"].values() if one["metadata"]["name"][0] == "n"]
+    assert all(violations(one) == [] for one in nodes)
+    named = ((one["metadata"]["name"], one["metadata"]["labels"], one["spec"]) for one in nodes)
+    return {name: (labels.get("pharoah.dev/risk-24h"), spec.get("taints", [])) for name, labels, spec in named}
+
+
+@pytest.mark.parametrize("risk", ["label", "NoSchedule"])
+def test_nodes_tell_their_risk_in_three_words_and_high_ones_get_a_taint_if_that_is_wanted(
+    scene: Scene, tmp_path: Path, risk: Literal["label", "NoSchedule"]
+) -> None:
+    fake, other = FakeApi(), {"key": "of/others", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
+    for number in range(8):
+        node = a_node(f"n{number}")
+        fake.put({**node, "spec": {**node["spec"], "taints": [other]}} if number == 1 else node)
+    with playing(scene.home, tmp_path / "cluster", fake, Kubernetes(risk=risk)) as play:
+        json_files.keep(play.home / hardware.REPAIRS, [hardware.Repair("n1", HOUR + 1)])
+        reports = [report(f"n{number}", 0) for number in range(6)] + [report("n6", 0, is_heard=False)]
+        play.told(*reports)
+        found, taint = risk_of(play), {"key": "pharoah.dev/risk-24h", "value": "high", "effect": "NoSchedule"}
+        assert found["n1"] == ("high", [other, taint] if risk == "NoSchedule" else [other])
+        assert found["n0"] == ("low", [])
+        assert found["n6"] == found["n7"] == (None, [])  # silent, and unknown
+        writes = len(play.fake.writes)
+        play.told(*reports)
+        assert len(play.fake.writes) == writes
+        play.told(*(report(one.node, 0, HOUR + 24 * 60) for one in reports), now_s=NOW_S + 3600.0 * 24 * 60)
+        assert risk_of(play)["n1"] == ("low", [other])
+        play.told(now_s=NOW_S + 3600.0 * 24 * 61)
+        assert {told for told, _ in risk_of(play).values()} == {None}
+
+
+def test_a_taint_that_another_wrote_meanwhile_is_not_lost(scene: Scene, tmp_path: Path) -> None:
+    fake = FakeApi()
+    fake.put(a_node("n1"))
+    read = msgspec.json.decode(msgspec.json.encode(fake.objects["Node"]["uid-n1"]), type=Node)
+    node = a_node("n1")
+    fake.put({**node, "spec": {"taints": [{"key": "of/others", "effect": "NoSchedule"}]}})
+    with playing(scene.home, tmp_path / "cluster", fake, Kubernetes(risk="NoSchedule")) as play:
+        with pytest.raises(ApiRefused, match="409"):
+            play.api.change("/api/v1/nodes/n1", risk_change(read, "high", "NoSchedule"))
+        assert risk_of(play)["n1"] == (None, [{"key": "of/others", "effect": "NoSchedule"}])
 
 
 # ---- switches and failures -------------------------------------------------------------------------------------------

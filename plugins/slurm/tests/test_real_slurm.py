@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from federation.base import json_files
 from federation.base.clock import now_hour
 from federation.base.key_files import read_key
 from federation.protocol.job_leases import lease_of_job
@@ -28,6 +29,7 @@ from pharoah_slurm.starts import read_starts
 from plugins.slurm.tests.cluster import CLUSTER, Cluster, cluster, rest_answer
 from provider_server.fleet.hints import node_reports
 from provider_server.fleet.hints.node_reports import NodeReport
+from provider_server.fleet.learning.hardware import REPAIRS, Repair
 from provider_server.fleet.outage_files import read_outages
 from simulation.run import processes
 from simulation.run.processes import Places
@@ -362,7 +364,7 @@ def test_slurmrestd_tells_the_same_starts_as_sacct(cloud: Cloud) -> None:
     assert [start.restarts for start in read_starts(by_rest) if start.job == job] == [0, 1]
 
 
-def test_placement_steers_jobs_by_weight_and_by_preference(cloud: Cloud, tmp_path: Path) -> None:
+def test_risk_steers_jobs_by_weight_by_preference_and_by_a_reservation(cloud: Cloud, tmp_path: Path) -> None:
     reports = [NodeReport(node, int(now_hour()), 2 * (node == "n1"), True, "memory") for node in NODES]  # noqa: FBT003
     node_reports.keep(tmp_path, reports)
 
@@ -371,10 +373,19 @@ def test_placement_steers_jobs_by_weight_and_by_preference(cloud: Cloud, tmp_pat
         cloud.cluster.ended([job])
         return cloud.cluster.run("sacct", "-X", "-n", "-P", "--format=NodeList", f"--jobs={job}")
 
-    command = [sys.executable, "-m", "provider_server", "placement", "--names", "--share", "0.25", "--home"]
-    names = cloud.run(*command, str(tmp_path)).strip()
+    command = [sys.executable, "-m", "provider_server", "nodes", "risk", "--share", "0.25", "--home", str(tmp_path)]
+    names = cloud.run(*command, "--names").strip()
     assert names == node_of() == "n1"
-    cloud.cluster.run("scontrol", "update", f"NodeName={names}", "Weight=100", "AvailableFeatures=short")
+    cloud.cluster.run("scontrol", "update", f"NodeName={names}", "AvailableFeatures=short")
+    json_files.keep(tmp_path / REPAIRS, [Repair("n1", int(now_hour()))])
+    commands = cloud.run(*command, "--slurm").splitlines()
+    assert [line.split()[1] for line in commands] == ["update", "update", "create"]
+    for line in commands:
+        cloud.cluster.run(*line.split())
+    assert node_of() == "n2"
+    assert node_of("--prefer=short") == "n2"  # reserved for tests
+    assert node_of("--reservation=pharoah_tests") == "n1"
+    cloud.cluster.run("scontrol", "delete", "reservation=pharoah_tests")
     assert node_of() == "n2"
     assert node_of("--prefer=short") == "n1"
     cloud.cluster.run("scontrol", "update", f"NodeName={names}", "Weight=1")

@@ -1,6 +1,6 @@
 """Which of the provider's nodes to test, by what and when, within a budget of node-hours: for its scheduler.
 
-    nodes.json, repairs ─ node_placement ─▶ hazards ┐
+    nodes.json, repairs ─ node_risk ─▶ hazards ─────┐
     suspicions, tests that ran, leases ─────────────┴─ probes ─▶ probe_plan.plan ─▶ ProbeVisit × n
 
 Tests are those of `pharoah-tenant confirm test` for one kind of hardware, and `all` for every kind. A test finds the
@@ -21,7 +21,7 @@ import numpy as np
 from crypto.errors import PharoahError
 from federation.base.clock import SECONDS_PER_HOUR
 from provider_server.fleet.analysis.probe_plan import Probe, ProbeState, plan
-from provider_server.fleet.hints.node_placement import PlacedNode
+from provider_server.fleet.hints.node_risk import NodeRisk
 
 PROBES = (
     Probe("all", 15.0),
@@ -50,7 +50,7 @@ class ProbeVisit(TypedDict):
 
 
 def probes(
-    nodes: Sequence[PlacedNode],
+    nodes: Sequence[NodeRisk],
     suspicions: Mapping[str, str],
     tested_h: Mapping[tuple[str, str], float],
     busy_until_h: Mapping[str, float],
@@ -59,24 +59,23 @@ def probes(
     budget: float,
 ) -> list[ProbeVisit]:
     """The plan for the next hours, most urgent first. A node is left alone until its lease ends, or while silent."""
-    rates = [row["failures_per_1000_node_hours"] for row in nodes]
-    rate = np.array([0.0 if known is None else known / PER_NODE_HOURS for known in rates])
-    ends = np.array([busy_until_h.get(row["node"], 0.0) for row in nodes])
+    rate = np.array([one.failures_per_1000_node_hours / PER_NODE_HOURS if one.is_heard else 0.0 for one in nodes])
+    ends = np.array([busy_until_h.get(one.node, 0.0) for one in nodes])
     state = ProbeState(
         rate=np.repeat(rate[:, None], hours, axis=1),
-        share=np.array([_shares(suspicions.get(row["node"], "")) for row in nodes]).reshape(-1, len(PROBES)),
-        since_h=np.array([_since(row["node"], tested_h, now_h) for row in nodes]).reshape(-1, len(PROBES)),
+        share=np.array([_shares(suspicions.get(one.node, "")) for one in nodes]).reshape(-1, len(PROBES)),
+        since_h=np.array([_since(one.node, tested_h, now_h) for one in nodes]).reshape(-1, len(PROBES)),
         cost=np.ones(len(nodes)),
         idle=(now_h + np.arange(hours) >= ends[:, None]).astype(np.float64),
     )
     return [
         ProbeVisit(
-            node=nodes[visit.node]["node"],
+            node=nodes[visit.node].node,
             test=PROBES[visit.test].name,
             in_hours=visit.hour,
             minutes=visit.minutes,
             worth=round(visit.worth, 2),
-            reason=nodes[visit.node]["reason"],
+            reason=nodes[visit.node].reason,
         )
         for visit in plan(state, PROBES, budget)
     ]

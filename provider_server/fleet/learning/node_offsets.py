@@ -28,10 +28,15 @@ WORTH = 1.0  # failures by which a context's ρ is drawn to one
 
 
 class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A node's failures, faded, and how many a usual node would have had."""
+    """A node's failures, faded, and how many a usual node would have had; the hours of its newest outage.
+
+    `back_h` is null where it never went down, or is not back; `down_h` is null where it is up.
+    """
 
     failures: float
     expected: float
+    back_h: float | None = None
+    down_h: float | None = None
 
     def __post_init__(self) -> None:
         if not (0 <= self.failures < np.inf and 0 <= self.expected < np.inf):
@@ -54,13 +59,23 @@ class NodeOffsets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         self, context_of: Callable[[str], int | None], repairs: Iterable[Repair], at_h: float
     ) -> dict[str, float]:
         """The offset of each node at a time that is not before `until_h`."""
+        shape = 1.0 / self.frailty_variance
+        known = self.histories(context_of, repairs, at_h)
+        return {node: (shape + own.failures) / (shape + own.expected) for node, own in known.items()}
+
+    def histories(
+        self, context_of: Callable[[str], int | None], repairs: Iterable[Repair], at_h: float
+    ) -> dict[str, History]:
+        """The faded histories of all nodes but those repaired since; `expected` is by the rates of their contexts."""
         repaired = {one.node for one in repairs if self.until_h < one.from_hour <= at_h}
-        known = {node: own for node, own in self.nodes.items() if node not in repaired}
-        shape, fading = 1.0 / self.frailty_variance, float(np.exp(-max(at_h - self.until_h, 0.0) / self.memory_h))
+        fading = float(np.exp(-max(at_h - self.until_h, 0.0) / self.memory_h))
         ratio = _ratios(self.nodes, context_of)
         return {
-            node: (shape + fading * own.failures) / (shape + fading * own.expected * ratio[context_of(node)])
-            for node, own in known.items()
+            node: History(
+                fading * own.failures, fading * own.expected * ratio[context_of(node)], own.back_h, own.down_h
+            )
+            for node, own in self.nodes.items()
+            if node not in repaired
         }
 
 
@@ -79,9 +94,10 @@ def _ratios(nodes: Mapping[str, History], context_of: Callable[[str], int | None
 
 
 def of_histories(histories: pl.DataFrame, frailty_variance: float, memory_h: float, until_h: float) -> NodeOffsets:
-    """From what `analysis.probation.histories` says of all nodes: node, failures, expected."""
-    rows = histories.select("node", "failures", "expected").iter_rows()
-    return NodeOffsets(until_h, frailty_variance, memory_h, {node: History(*own) for node, *own in rows})
+    """From what `analysis.probation.histories` says of all nodes: node, failures, expected; also back_h and down_h."""
+    rows = histories.select("node", *(name for name in History.__struct_fields__ if name in histories.columns))
+    nodes = {row.pop("node"): History(**row) for row in rows.iter_rows(named=True)}
+    return NodeOffsets(until_h, frailty_variance, memory_h, nodes)
 
 
 def keep(home: Path, offsets: NodeOffsets) -> None:

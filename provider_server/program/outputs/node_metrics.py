@@ -1,14 +1,18 @@
 """The provider's own nodes as metrics for Prometheus. Off unless `[outputs] node_metrics`: they name nodes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from federation.base.clock import now_hour
-from provider_server.fleet.hints import node_placement, node_probes
+from provider_server.fleet.analysis.node_risk import HORIZONS
+from provider_server.fleet.hints import node_probes, node_risk
 from provider_server.fleet.hints.node_reports import NodeReport
-from provider_server.fleet.learning import on_probation
+from provider_server.fleet.learning.risk_history import GAP_EDGES_S, RiskHistory
 
 
 class NodeMetrics:
@@ -52,8 +56,8 @@ class NodeMetrics:
                 self._rate.labels(context, one.description).set(one.failures_per_1000_node_hours)
 
 
-class PlanMetrics:
-    """Placement and tests of nodes, by the defaults of `nodes placement` and `probes`; nodes that are gone are removed.
+class PlanMetrics(Collector):
+    """Risks and tests of nodes, by the defaults of `nodes risk` and `probes`; nodes that are gone are removed.
 
     Leases are not looked at: a test may have to wait.
     """
@@ -61,6 +65,14 @@ class PlanMetrics:
     def __init__(self, home: Path, registry: CollectorRegistry, clock: Callable[[], float] = now_hour) -> None:
         self._home = home
         self._clock = clock
+        self._history = RiskHistory()
+        registry.register(self)
+        self._chance = Gauge(
+            "pharoah_node_failure_probability",
+            "Probability that a node fails within so many hours.",
+            ["node", "hours"],
+            registry=registry,
+        )
         self._short = Gauge(
             "pharoah_node_for_short_jobs",
             "1 if the node is among the riskiest, which are for short jobs, else 0.",
@@ -77,12 +89,26 @@ class PlanMetrics:
     def take(self, reports: Sequence[NodeReport]) -> None:
         """Replaces what was shown before."""
         now_h = self._clock()
-        rows = node_placement.placed(reports, on_probation.load(self._home), now_h, node_placement.SHARE)
+        facts = node_risk.Facts.of_home(self._home, now_h)
+        rows, self._history = node_risk.risks(reports, facts), facts.history
         suspicions = {one.node: one.suspicion for one in reports if one.level}
         visits = node_probes.probes(rows, suspicions, {}, {}, now_h, node_probes.HOURS, node_probes.BUDGET)
-        self._short.clear()
-        self._worth.clear()
+        for gauge in (self._chance, self._short, self._worth):
+            gauge.clear()
         for row in rows:
-            self._short.labels(row["node"]).set(row["jobs"] == "short")
+            self._short.labels(row.node).set(row.jobs == "short")
+            for hours, chance in zip(HORIZONS, row.probabilities, strict=True):
+                self._chance.labels(row.node, str(hours)).set(chance)
         for visit in visits:
             self._worth.labels(visit["node"], visit["test"]).set(visit["worth"])
+
+    def collect(self) -> Iterator[Metric]:
+        """The hours between failures of a node, in the buckets of NVSentinel; none before outages were kept."""
+        if self._history.gaps:
+            edges = [*map(floatToGoString, GAP_EDGES_S), "+Inf"]
+            yield HistogramMetricFamily(
+                "pharoah_node_mtbi_seconds",
+                "Time from one failure of a node to its next, as fault_quarantine_node_mtbi_seconds.",
+                buckets=list(zip(edges, map(float, self._history.gaps), strict=True)),
+                sum_value=self._history.gaps_sum_s,
+            )

@@ -1,7 +1,7 @@
 """The provider's pages: the filters by which numbers become words, and what every template knows."""
 
 from collections.abc import Callable
-from math import log2
+from math import log2, log10
 
 from federation.base.clock import date, dated
 from federation.base.web.html import NOTHING, renderer as web_renderer
@@ -33,7 +33,7 @@ def renderer() -> Callable[..., str]:
         "known_within": f"{KNOWN_WITHIN:g}",
     }
     return web_renderer(
-        "provider_server.program.pages", date, dated, short, number, whole, percent, place, days, names=names
+        "provider_server.program.pages", date, dated, short, number, whole, percent, place, decade, days, names=names
     )
 
 
@@ -80,3 +80,12 @@ def place(ratio: float) -> str:
     ('90.0', '130.0', '10.0')
     """
     return f"{90.0 + 20.0 * min(6.0, max(-4.0, log2(ratio) if ratio > 0 else -4.0)):.1f}"
+
+
+def decade(probability: float) -> str:
+    """Where a probability stands on a logarithmic axis from 1/10,000 at 10 to 1 at 210, which it does not leave.
+
+    >>> decade(0.01), decade(1.0), decade(0.0)
+    ('110.0', '210.0', '10.0')
+    """
+    return f"{210.0 + 50.0 * max(-4.0, log10(probability) if probability > 0 else -4.0):.1f}"

@@ -12,13 +12,11 @@ import typer
 
 from federation.base.console import ask_secret
 from federation.base.screen import say
-from federation.protocol.known_rates import experience
 from federation.protocol.life_table import PER_NODE_HOURS
 from provider_server.fleet.analysis.spares import down_share, spares_needed
-from provider_server.fleet.hints import node_placement, node_probes, node_reports
-from provider_server.fleet.learning import on_probation
+from provider_server.fleet.hints import node_probes, node_reports, node_risk
 from provider_server.program.pages import login
-from provider_server.program.pages.plans import SHORT, PlacedView, PlansView, VisitView
+from provider_server.program.pages.plans import PICTURED_H, SHORT, PlacedView, PlansView, VisitView
 from provider_server.program.pages.serving import listening
 from provider_server.program.verbs.console import Database, Home, required
 from provider_server.program.verbs.nodes import busy_until
@@ -50,25 +48,23 @@ def page(
 
 
 def plans(home: Path, database: str | None, now_h: float) -> PlansView | None:
-    """What `nodes placement`, `probes` and `spares` say with their defaults; None while no node is known."""
+    """What `nodes risk`, `probes` and `spares` say with their defaults; None while no node is known."""
     reports = node_reports.newest(home)
     if not reports:
         return None
-    rows = node_placement.placed(reports, on_probation.load(home), now_h, node_placement.SHARE)
+    facts = node_risk.Facts.of_home(home, now_h)
+    rows = node_risk.risks(reports, facts)
     hours, budget = node_probes.HOURS, node_probes.BUDGET
     suspicions = {one.node: one.suspicion for one in reports if one.suspicion}
     visits = node_probes.probes(rows, suspicions, {}, busy_until(home, database, now_h), now_h, hours, budget)
-    known = [rate for row in rows if (rate := row["failures_per_1000_node_hours"]) is not None]
-    first = [experience().rate * PER_NODE_HOURS]
-    rates = np.array(known + [float(np.mean(known or first))] * (len(rows) - len(known)))
+    rates = np.array([row.failures_per_1000_node_hours for row in rows])
     down = down_share(rates / PER_NODE_HOURS, np.full(len(rows), REPAIR_HOURS))
     return PlansView(
         max(one.hour for one in reports),
         tuple(
-            PlacedView(row["node"], row["jobs"], row["failures_per_1000_node_hours"], row["times_usual"], row["reason"])
-            for row in rows
+            PlacedView(row.node, row.jobs, row.probabilities, row.times_usual, row.bucket, row.reason) for row in rows
         ),
-        sum(row["jobs"] == SHORT for row in rows),
+        sum(row.jobs == SHORT for row in rows),
         tuple(VisitView(**visit) for visit in visits),
         budget,
         hours,
@@ -76,6 +72,8 @@ def plans(home: Path, database: str | None, now_h: float) -> PlansView | None:
         round(float(down.sum()), 3),
         AVAILABILITY,
         REPAIR_HOURS,
+        tuple(one for one in facts.history.reliability if one.hours == PICTURED_H),
+        next((one for one in facts.history.calibrations if one.hours == PICTURED_H), None),
     )
 
 

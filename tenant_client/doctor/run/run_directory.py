@@ -95,7 +95,12 @@ def lease_of_start(env: Mapping[str, str], home: Path) -> LeaseId | None:
 
 
 def node_list(env: Mapping[str, str]) -> str:
-    """The nodes of the lease of Slurm's job, in Slurm's notation; "" without a job."""
+    """The nodes of the lease in Slurm's notation: of Slurm's job, or `NODE_NAME` of a pod that works alone; else "".
+
+    A pod of several knows its own node only, which need not be the one that fails.
+    """
+    if (gang := gang_of(env)) and gang.kind == "pod":
+        return env.get("NODE_NAME", "")
     return env.get(f"SLURM_JOB_NODELIST{_component(env)}", "")
 
 

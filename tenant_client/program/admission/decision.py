@@ -5,6 +5,7 @@
 - The provider may see the answer, since it may run the cluster: so it is a function of the bundle and of the
   workload's tokens, and repeats no figure.
 - A pod is denied in mode refuse alone, where it selects a context itself in which its workload is known to fail.
+- With own history, a pod is also kept from nodes on which own jobs failed of the infrastructure in the last hours.
 - Whatever is missing or broken allows the pod as it is.
 """
 
@@ -12,7 +13,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path, PurePath
 from typing import Any
@@ -26,10 +27,12 @@ from federation.protocol.bundle import Bundle, PairJudgement
 from federation.protocol.check import Checker
 from federation.protocol.pod_leases import CONTEXT_LABEL
 from federation.protocol.service_messages import CheckVerdict
+from tenant_client.doctor.advice.exclude import at_most, by_failures, placed_leases
 from tenant_client.doctor.advice.own_history import own_history
+from tenant_client.doctor.records.attempts import Attempts
 from tenant_client.doctor.records.bundle_log import BundleLog
 from tenant_client.doctor.records.database import open_database
-from tenant_client.doctor.records.journal import AmbiguousLease, UnknownUnit
+from tenant_client.doctor.records.journal import AmbiguousLease, Journal, UnknownUnit
 from tenant_client.doctor.records.known_workloads import known_workload
 from tenant_client.doctor.run.run_directory import job_name
 from tenant_client.doctor.settings import TenantSettings
@@ -62,6 +65,8 @@ class AdmissionMode(StrEnum):
 logger = logging.getLogger(__name__)
 
 LIKE = "pharoah.dev/like"
+HOSTNAME = "kubernetes.io/hostname"
+MOST_NODES = 64
 PROGRAM = "pharoah-tenant"
 
 
@@ -72,6 +77,7 @@ class Avoided:
     bundle: int
     mismatched: tuple[str, ...] = ()
     suspected: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()  # nodes, by name, of own failures
 
 
 @dataclass(frozen=True)
@@ -117,10 +123,12 @@ class Desk:
             with closing(open_database(database)) as connection:
                 known = known_workload(connection, _job(pod), like=like)
                 bundle = _bundle(connection, self.home) if known else None
+                failed = _failed_nodes(connection, self.home)
         except (UnknownUnit, AmbiguousLease) as error:  # answered as any workload that is not known: names are not told
             logger.warning("an annotation names no lease", extra={"event": "admission", "error": type(error).__name__})
             return None
-        return avoided(bundle, known[1]) if bundle and known else None
+        found = avoided(bundle, known[1]) if bundle and known else Avoided(0)
+        return replace(found, failed=failed)
 
 
 def avoided(bundle: Bundle, ladder: Mapping[str, str]) -> Avoided:
@@ -136,17 +144,24 @@ def avoided(bundle: Bundle, ladder: Mapping[str, str]) -> Avoided:
 
 
 def _answered(uid: str, pod: Pod, found: Avoided | None, mode: AdmissionMode) -> Answer:
-    if found is None or not (found.mismatched or found.suspected):
+    if found is None or not (found.mismatched or found.suspected or found.failed):
         return Answer(uid)
     if names_context(pod.spec):
         return _of_chosen(uid, pod, found, mode)
+    mismatched, suspected = not_in(CONTEXT_LABEL, found.mismatched), not_in(CONTEXT_LABEL, found.suspected)
+    unless_others = [(MISMATCH_WEIGHT, not_in(HOSTNAME, found.failed)), (SUSPECTED_WEIGHT, suspected)]
     if mode is AdmissionMode.PREFER:
-        wishes = [(MISMATCH_WEIGHT, found.mismatched), (SUSPECTED_WEIGHT, found.suspected)]
-        patch = kept_from(pod.spec, (), wishes)
+        patch = kept_from(pod.spec, {}, [(MISMATCH_WEIGHT, mismatched), *unless_others])
     else:
-        patch = kept_from(pod.spec, found.mismatched, [(SUSPECTED_WEIGHT, found.suspected)])
-    count = counted_as(len(found.mismatched) + len(found.suspected), "context")
-    return Answer(uid, patch, [f"pharoah: kept from {count} by bundle {found.bundle}"])
+        patch = kept_from(pod.spec, mismatched, unless_others)
+    return Answer(uid, patch, [f"pharoah: kept from {' and '.join(_told(found))}"])
+
+
+def _told(found: Avoided) -> Iterator[str]:
+    if contexts := len(found.mismatched) + len(found.suspected):
+        yield f"{counted_as(contexts, 'context')} by bundle {found.bundle}"
+    if found.failed:
+        yield f"{counted_as(len(found.failed), 'node')} where own jobs failed"
 
 
 def _of_chosen(uid: str, pod: Pod, found: Avoided, mode: AdmissionMode) -> Answer:
@@ -174,6 +189,15 @@ def _bundle(connection: Connection, home: Path) -> Bundle | None:
     return bundle
 
 
+def _failed_nodes(connection: Connection, home: Path) -> tuple[str, ...]:
+    """Nodes on which own jobs failed of the infrastructure lately, where the owner lets that into decisions."""
+    if not load(TenantSettings, home / "tenant.toml", os.environ).decisions.own_history:
+        return ()
+    placed = placed_leases(Journal(connection))
+    failed = at_most(by_failures(placed, Attempts(connection).list(), now_hour()), MOST_NODES)
+    return tuple(one.node for one in failed)
+
+
 # ---- JSON Patches ----------------------------------------------------------------------------------------------------
 #
 # What a pod asked for stays, and what is added holds beside it: an expression joins each required term, since terms are
@@ -187,21 +211,20 @@ _AFFINITY = "/spec/affinity"
 _NODE_AFFINITY = f"{_AFFINITY}/nodeAffinity"
 
 
-def kept_from(spec: PodSpec, never: Sequence[str], rather_not: Sequence[tuple[int, Sequence[str]]]) -> list[Operation]:
-    """The patch by which a pod runs in none of `never`, and in none of each weighted `rather_not` where it can."""
+def kept_from(spec: PodSpec, never: Operation, rather: Sequence[tuple[int, Operation]]) -> list[Operation]:
+    """The patch by which the expression `never` holds of a pod's node, and each of `rather`, by weight, where it can.
+
+    Expressions that are empty ask for nothing.
+    """
     own = _node_affinity(spec)
     missing: dict[str, Any] = {}
     patch: list[Operation] = []
     terms = own.required.node_selector_terms if own.required else None
     if never and terms:
-        patch += _narrowed(terms, _not_in(never))
+        patch += _narrowed(terms, never)
     elif never:
-        missing[REQUIRED] = {"nodeSelectorTerms": [{"matchExpressions": [_not_in(never)]}]}
-    wishes = [
-        {"weight": weight, "preference": {"matchExpressions": [_not_in(contexts)]}}
-        for weight, contexts in rather_not
-        if contexts
-    ]
+        missing[REQUIRED] = {"nodeSelectorTerms": [{"matchExpressions": [never]}]}
+    wishes = [{"weight": weight, "preference": {"matchExpressions": [one]}} for weight, one in rather if one]
     if wishes and own.preferred:
         patch += [_add(f"{_NODE_AFFINITY}/{PREFERRED}/-", wish) for wish in wishes]
     elif wishes:
@@ -244,8 +267,9 @@ def _completed(spec: PodSpec, missing: dict[str, Any]) -> list[Operation]:
     return [_add(f"{_NODE_AFFINITY}/{name}", value) for name, value in missing.items()]
 
 
-def _not_in(contexts: Sequence[str]) -> Operation:
-    return {"key": CONTEXT_LABEL, "operator": "NotIn", "values": list(contexts)}
+def not_in(label: str, values: Sequence[str]) -> Operation:
+    """The expression that keeps a pod from nodes whose label has one of these values; empty without any."""
+    return {"key": label, "operator": "NotIn", "values": list(values)} if values else {}
 
 
 def _add(path: str, value: Any) -> Operation:

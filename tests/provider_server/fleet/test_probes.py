@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from federation.base.clock import now_hour
 from provider_server.fleet.analysis.probe_plan import LEAD_H, Probe, ProbeState, plan, worth
 from provider_server.fleet.hints import node_reports
-from provider_server.fleet.hints.node_placement import PlacedNode
 from provider_server.fleet.hints.node_probes import ProbeVisit, UnusableTests, probes, read_tests
 from provider_server.fleet.hints.node_reports import NodeReport
+from provider_server.fleet.hints.node_risk import NodeRisk
 from provider_server.program.cli import app
 
 MINUTE = Probe("a", 1.0)
@@ -70,13 +70,13 @@ def test_a_state_of_other_shapes_is_an_error() -> None:
 # ---- the provider's nodes ------------------------------------------------------------------------------------------
 
 
-def placed(node: str, rate: float | None) -> PlacedNode:
-    return PlacedNode(node=node, jobs="long", failures_per_1000_node_hours=rate, times_usual=1.0, reason="H100")
+def at_risk(node: str, *, is_heard: bool = True) -> NodeRisk:
+    return NodeRisk(node, (0.002, 0.05, 0.3), 2.0, 1.0, is_heard, "H100")
 
 
 def planned(**more: object) -> list[ProbeVisit]:
     given_ = {"suspicions": {}, "tested_h": {}, "busy_until_h": {}, "now_h": NOW, "hours": 6, "budget": 0.01}
-    nodes = [placed("n1", 2.0), placed("n2", 2.0), placed("n3", None)]
+    nodes = [at_risk("n1"), at_risk("n2"), at_risk("n3", is_heard=False)]
     return probes(nodes, **{**given_, **more})  # type: ignore[arg-type]
 
 

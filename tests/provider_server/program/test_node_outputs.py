@@ -14,11 +14,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from federation.protocol.service_messages import Suspicion
 from provider_server.fleet.analysis.contexts import Context, ContextMap
+from provider_server.fleet.analysis.node_risk import HORIZONS
 from provider_server.fleet.hints.node_hazard import NodeState
-from provider_server.fleet.hints.node_placement import placed
 from provider_server.fleet.hints.node_probes import BUDGET, HOURS, probes
 from provider_server.fleet.hints.node_reports import FILE, NodeReport, OutputFailed, keep, load, reports
-from provider_server.fleet.learning import on_probation
+from provider_server.fleet.hints.node_risk import Facts, risks
 from provider_server.fleet.learning.hardware import Kept
 from provider_server.program.outputs import nvsentinel
 from provider_server.program.outputs.node_metrics import NodeMetrics, PlanMetrics
@@ -80,16 +80,22 @@ def test_metrics_show_the_newest_reports_alone() -> None:
     ]
 
 
-def test_metrics_of_plans_are_those_of_placement_and_probes(tmp_path: Path) -> None:
+def test_metrics_of_plans_are_those_of_risk_and_probes(tmp_path: Path) -> None:
     registry = CollectorRegistry()
     metrics = PlanMetrics(tmp_path, registry, lambda: float(HOUR))
     metrics.take(ALL)
     metrics.take([calm(HOT), SILENT])
-    rows = placed([calm(HOT), SILENT], on_probation.load(tmp_path), float(HOUR), 0.2)
+    rows = risks([calm(HOT), SILENT], Facts.of_home(tmp_path, float(HOUR)))
     visits = probes(rows, {SILENT.node: SILENT.suspicion}, {}, {}, float(HOUR), HOURS, BUDGET)
     shown = {line.split(" ")[0]: float(line.split(" ")[1]) for line in lines_of(registry)}
-    short = {f'pharoah_node_for_short_jobs{{node="{row["node"]}"}}': float(row["jobs"] == "short") for row in rows}
+    short = {f'pharoah_node_for_short_jobs{{node="{row.node}"}}': float(row.jobs == "short") for row in rows}
     assert {name: value for name, value in shown.items() if "short" in name} == short
+    chances = {name: value for name, value in shown.items() if "probability" in name}
+    assert chances == {
+        f'pharoah_node_failure_probability{{hours="{hours}",node="{row.node}"}}': chance
+        for row in rows
+        for hours, chance in zip(HORIZONS, row.probabilities, strict=True)
+    }
     planned = {f'pharoah_node_test_worth{{node="{one["node"]}",test="{one["test"]}"}}' for one in visits}
     assert {name for name in shown if "worth" in name} == planned != set()
 

@@ -97,7 +97,7 @@ PARTS = {
     "speed": {"start_hour", "end_hour", "noise_sd", "contexts"},
     "plans": {
         *("hour", "nodes", "short", "tests", "budget", "hours"),
-        *("spares", "mean_down", "availability", "repair_hours"),
+        *("spares", "mean_down", "availability", "repair_hours", "reliability", "calibration"),
     },
     "rules": {"conditions", "ratio", "ratio_low", "ratio_high", "failures"},
 }
@@ -468,12 +468,16 @@ def test_before_a_release_with_votes_the_fabric_is_there_and_says_nothing(seen: 
 
 def test_plans_are_those_of_the_verbs(shown: Shown, told: View) -> None:
     at = ["--home", str(shown.provider), "--json"]
-    rows = json.loads(CliRunner().invoke(app, ["nodes", "placement", *at]).stdout)
+    risks = json.loads(CliRunner().invoke(app, ["nodes", "risk", *at]).stdout)["rows"]
+    rows = [row for row in risks if row["hours"] == 24]
     tests = json.loads(CliRunner().invoke(app, ["nodes", "probes", *at]).stdout)
     assert told.plans is not None
-    assert [(one.node, one.jobs, one.reason) for one in told.plans.nodes] == [
-        (row["node"], row["jobs"], row["reason"]) for row in rows
+    assert [(one.node, one.jobs, one.bucket, one.reason) for one in told.plans.nodes] == [
+        (row["node"], row["jobs"], row["bucket"], row["reason"]) for row in rows
     ]
+    assert [one.probabilities[1] for one in told.plans.nodes] == pytest.approx(
+        [row["probability"] for row in rows], rel=1e-3
+    )
     assert [(one.node, one.test) for one in told.plans.tests] == [(row["node"], row["test"]) for row in tests]
     assert told.plans.short == sum(row["jobs"] == "short" for row in rows) == 2
     assert told.plans.spares >= 1

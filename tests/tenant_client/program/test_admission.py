@@ -12,6 +12,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -30,7 +31,7 @@ from federation.base.settings import BadSettings
 from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
 from federation.protocol.pod_leases import CONTEXT_LABEL as CONTEXT
 from federation.transport.certificates import make_certificate
-from tenant_client.doctor.records.attempts import Attempts
+from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.bundle_log import BundleLog
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal, Unit
@@ -238,12 +239,41 @@ def test_what_a_pod_asked_for_still_holds_and_only_bad_nodes_are_lost(affinity: 
     spec = a_pod()["spec"] | ({} if affinity is None else {"affinity": affinity})
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": spec}
     read: PodSpec = read_review(review(pod)).pod().spec
-    patch = json.dumps(kept_from(read, ["bad"], [(10, ["maybe"])])).encode()
+    patch = json.dumps(kept_from(read, not_in("bad"), [(10, not_in("maybe"))])).encode()
     after = patched(pod, {"patch": base64.b64encode(patch)})["spec"]
     for node in NODES:
         assert may_run(after, node) == (may_run(spec, node) and node.get(CONTEXT) != "bad")
         assert score(after, node) == score(spec, node) + (0 if node.get(CONTEXT) == "maybe" else 10)
-    assert kept_from(read, [], [(10, [])]) == []
+    assert kept_from(read, {}, [(10, {})]) == []
+
+
+def failing_on(home: Path, *nodes: str, reason: str = "ecc_error") -> None:
+    """Own jobs that failed now, each on a node of its own lease."""
+    with closing(open_database(home / "tenant.db")) as connection:
+        for number, node in enumerate(nodes, start=2):
+            unit = str(lease_id(0, number))
+            Journal(connection).add([Unit(unit, 1.0, labels(0, 1))], [])
+            Journal(connection).place(unit, node)
+            attempts = Attempts(connection)
+            attempt = attempts.begin(unit, time.time() - 7200.0)
+            attempts.end(unit, attempt, AttemptState.FAILED, time.time() - 3600.0 * number)
+            attempts.explain(unit, attempt, AttemptCause(reason))
+            attempts.count(unit, attempt)
+
+
+@pytest.mark.parametrize("mode", ["prefer", "require"])
+def test_a_pod_is_kept_from_nodes_that_failed_its_owner_s_jobs_only_if_the_owner_lets_that_out(
+    home: Path, mode: str
+) -> None:
+    failing_on(home, "gpu-07", "gpu-09")
+    before = node_affinity(home, a_pod(), mode)
+    assert "gpu-07" not in json.dumps(before)
+    (home / "tenant.toml").write_text("[decisions]\nown_history = true\n")
+    wish = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["gpu-07", "gpu-09"]}
+    after = node_affinity(home, a_pod(), mode)
+    assert {"weight": 100, "preference": {"matchExpressions": [wish]}} in after[PREFERRED]
+    assert after.get(REQUIRED) == before.get(REQUIRED)  # a node that failed once is never forbidden
+    assert asked(home, a_pod(), mode)["warnings"][0].endswith(" and 2 nodes where own jobs failed")
 
 
 # ---- whom it concerns ------------------------------------------------------------------------------------------------

@@ -184,3 +184,6 @@ def test_the_nodes_are_those_of_the_component_of_a_heterogeneous_job() -> None:
     groups = {"SLURM_JOB_NODELIST_HET_GROUP_0": "n[1-3]", "SLURM_JOB_NODELIST_HET_GROUP_1": "n4"}
     assert node_list({**env, **groups, "SLURM_HET_SIZE": "2", "SLURMD_NODENAME": "n4"}) == "n4"
     assert node_list({}) == ""
+    pod = {"POD_UID": "u", "NODE_NAME": "gpu-07"}
+    assert node_list(pod) == "gpu-07"
+    assert node_list(pod | {"JOB_UID": "j", "JOB_COMPLETION_INDEX": "0"}) == ""  # it knows its own node alone

@@ -1,12 +1,16 @@
 """What the provider tells a cluster of its nodes: the context that each is in, and devices that show signs of failure.
 
     contexts of nodes, tokens of this epoch ─▶ label pharoah.dev/context of nodes         [kubernetes] label_nodes
+    risks of nodes ─▶ label pharoah.dev/risk-24h, a taint of those at high risk           [kubernetes] risk
     nodes.json, raised nodes ─▶ DeviceTaintRule, effect None, on devices of the node      [kubernetes] taint_driver
 
-- Both are off by default. A mark goes once it no longer holds; a node that is silent, or whose newest report is old,
+- All are off by default. A mark goes once it no longer holds; a node that is silent, or whose newest report is old,
   is not marked.
 - Effect None schedules nothing and evicts nothing; what somebody else made of an effect, or of other rules, stays.
 - A failure is logged, and tried again at the next look; leases go on.
+
+A taint with the effect NoSchedule keeps new pods away and evicts none. Kueue takes a node with it for unhealthy, and
+looks for another one for the workloads on it (`status.unhealthyNodes`; TASReplaceNodeOnNodeTaints, on since 0.17).
 
 A rule is on the pool that has the node's name, as drivers of devices within nodes name theirs. Effect None is known to
 Kubernetes from 1.35 on (resource.k8s.io v1alpha3; v1beta2 from 1.36, v1 from 1.37).
@@ -26,10 +30,11 @@ from federation.base.hostlist import hostlist
 from federation.base.meanwhile import meanwhile
 from federation.protocol.pod_leases import CONTEXT_LABEL
 from pharoah_kubernetes.api import Api, VersionGone
-from pharoah_kubernetes.objects import DeviceTaintRule, Node
+from pharoah_kubernetes.objects import DeviceTaintRule, Node, Taint
 from pharoah_kubernetes.settings import Kubernetes
-from provider_server.fleet.hints import node_reports
+from provider_server.fleet.hints import node_reports, node_risk
 from provider_server.fleet.hints.node_reports import STALE_H, NodeReport, NodeStanding
+from provider_server.fleet.hints.node_risk import Facts
 from provider_server.fleet.learning import hardware
 from provider_server.fleet.learning.hardware import Kept, label_of
 
@@ -41,6 +46,7 @@ HOUR_S = 3600.0
 NODES = "/api/v1/nodes"
 GROUP, VERSIONS = "resource.k8s.io", ("v1", "v1beta2", "v1alpha3")
 TAINT, EFFECT = "pharoah.dev/build-up-level", "None"
+RISK, HIGH = "pharoah.dev/risk-24h", "high"
 OURS = {"app.kubernetes.io/managed-by": "pharoah"}
 NAME = "pharoah-{}"
 NODE_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,240}[a-z0-9])?")  # no other is one of Kubernetes
@@ -104,6 +110,24 @@ def labels(nodes: Iterable[str], named: Mapping[str, str], kept: Kept | None, to
     return found
 
 
+def risk_change(node: Node, bucket: str, effect: str) -> dict[str, object]:
+    """The patch by which a node tells its bucket, with a taint of this effect where it is high; empty where it does.
+
+    A patch replaces all taints, so it names the version that they were read at: another writer's are never lost.
+    """
+    change: dict[str, object] = {}
+    metadata: dict[str, object] = {}
+    if node.metadata.label(RISK) != bucket:
+        metadata["labels"] = {RISK: bucket or None}
+    taints = node.spec.taints or ()
+    wanted = [one for one in taints if one.key != RISK]
+    wanted += [Taint(RISK, effect, HIGH)] if effect and bucket == HIGH else []
+    if [(one.key, one.effect) for one in wanted] != [(one.key, one.effect) for one in taints]:
+        metadata["resourceVersion"] = node.metadata.resource_version
+        change["spec"] = {"taints": wanted or None}
+    return change | ({"metadata": metadata} if metadata else {})
+
+
 class Marks:
     """Marks the nodes of a cluster for the provider of a home.
 
@@ -132,6 +156,8 @@ class Marks:
         """
         if self._settings.label_nodes:
             self._tried("nodes are not labelled", self._label, now_s)
+        if self._settings.risk:
+            self._tried("risks are not told", self._tell_risks, now_s)
         if self._settings.taint_driver:
             self._tried("devices are not marked", self._taint, now_s)
 
@@ -155,6 +181,17 @@ class Marks:
             if wanted[node] != of[node]:
                 change = {"metadata": {"labels": {CONTEXT_LABEL: wanted[node] or None}}}
                 self._api.change(f"{NODES}/{node}", change)
+
+    def _tell_risks(self, now_s: float) -> None:
+        """Labels and taints of nodes that were heard lately; none of others. What others tainted stays."""
+        reports = node_reports.load(self._home / node_reports.FILE)
+        found = node_risk.risks(reports, Facts.of_home(self._home, now_s / HOUR_S))
+        heard = {one.node for one in reports if one.is_heard and now_s / HOUR_S - one.hour <= STALE_H}
+        buckets = {one.node: one.bucket for one in found if one.node in heard}
+        effect = "" if self._settings.risk == "label" else self._settings.risk
+        for node in sorted(self._api.objects(NODES, Node)[0], key=lambda one: one.metadata.name):
+            if change := risk_change(node, buckets.get(node.metadata.name, ""), effect):
+                self._api.change(f"{NODES}/{node.metadata.name}", change)
 
     def _taint(self, now_s: float) -> None:
         wanted = rules(

@@ -284,10 +284,26 @@ class Workload(_Read, frozen=True):
         return any(one.type == "Evicted" and one.status == "True" for one in self.status.conditions or ())
 
 
+class Taint(_Read, frozen=True, omit_defaults=True):
+    """A taint of a node, as it is written back."""
+
+    key: str
+    effect: str
+    value: str = ""
+    time_added: str = ""
+
+
+class NodeSpec(_Read, frozen=True):
+    """What of a node's specification is read."""
+
+    taints: tuple[Taint, ...] | None = None
+
+
 class Node(_Read, frozen=True):
-    """A node, of which labels are read."""
+    """A node, of which labels and taints are read."""
 
     metadata: Metadata
+    spec: NodeSpec = NodeSpec()
 
 
 class DeviceTaint(_Read, frozen=True):

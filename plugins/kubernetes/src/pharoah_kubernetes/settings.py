@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -17,7 +17,8 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `namespaces` says by its id which tenant a namespace is; `resources` are what leased pods ask for, by how the names
     begin. Without `server` it is the cluster in which the provider runs; the files are those of a service account.
     `label_nodes` writes the token of its context to each node. `taint_driver` is the DRA driver whose devices are
-    marked on nodes at build-up level `taint_level` or above; empty: none are.
+    marked on nodes at build-up level `taint_level` or above; empty: none are. `risk` writes to each node how likely it
+    fails within a day, as low, raised or high, where it is `label`; where it is an effect, high ones get a taint, too.
     """
 
     namespaces: dict[str, str] = {}
@@ -28,6 +29,7 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     label_nodes: bool = False
     taint_driver: str = ""
     taint_level: Annotated[int, msgspec.Meta(ge=1, le=3)] = 2
+    risk: Literal["", "label", "PreferNoSchedule", "NoSchedule"] = ""
 
     def tenants(self) -> dict[str, TenantId]:
         """The tenants by namespace; BadSettings for what is no id."""
