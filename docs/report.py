@@ -3,16 +3,17 @@
     python -m docs.report OUT.pdf [--pages FOLDER]     FOLDER gets each page as a picture, to be looked at
 
 A measured figure in the report is a link to measured.md whose title names it: the entry of docs/measured.json and the
-figure's `key`, or its `what` where that is null; with ", beside" at the end it is a figure of the peer. In print a small
-number stands for the link, and a list of commands for these numbers is added. Nothing is written where a quoted figure is
-not the one that was measured, where one is missing in print, or where the pages are too few or too many. The same text
-gives the same bytes: there is no date in it.
+figure's `key`, or its `what` where that is null; with ", beside" at the end it is a figure of the peer. In print a
+small number stands for the link, and a list of commands for these numbers is added. Nothing is written where a quoted
+figure is not the one that was measured, where one is missing in print, or where the pages are too few or too many. The
+same text gives the same bytes: there is no date in it.
 """
 
 import argparse
 import json
 import re
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,10 +90,8 @@ def is_rounded(quoted: str, figure: measured.Figure) -> bool:
     number = re.fullmatch(r"([\d,]*(?:\.(\d+))?)(%?)(?: (\S+))?", quoted)
     if number is None or figure.value is None or number[4] not in (None, figure.unit):
         return False
-    value = 100 * figure.value if number[3] else figure.value
-    return (number[3] == "%") == (figure.unit == "share") and number[1].replace(
-        ",", ""
-    ) == f"{value:.{len(number[2] or '')}f}"
+    value = f"{100 * figure.value if number[3] else figure.value:.{len(number[2] or '')}f}"
+    return (number[3] == "%") == (figure.unit == "share") and number[1].replace(",", "") == value
 
 
 # ---- print -----------------------------------------------------------------------------------------------------------
@@ -117,11 +116,10 @@ def printed(text: str, known: Figures) -> bytes:
 def heading(title: Any) -> str:
     """The head of the first page."""
     words = "".join(word.get("c", " ") for word in title["c"][2])
-    version = re.search(r'^version = "(.+)"$', (DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"), re.M)
-    assert version is not None
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return (
         f'#align(center)[#set par(justify: false)\n#text(size: 16pt, weight: "bold", hyphenate: false)[{words}]\n\n'
-        f"The Pharoah developers #h(1em) version {version[1]}]\n"
+        f"The Pharoah developers #h(1em) version {project['version']}]\n"
     )
 
 
