@@ -123,8 +123,13 @@ screenshots: install ## Take the pictures of docs/images anew; needs chromium
 reference: install ## Write docs/reference/ (commands, settings, messages, JSON) from the code
 	@$(BIN)/python docs/generate.py
 
+.PHONY: report
+report: out/docs-venv/.installed ## Print docs/report.md as out/report.pdf, its figures and pages checked
+	@out/docs-venv/bin/python -m docs.report out/report.pdf
+	@echo "report: out/report.pdf"
+
 .PHONY: docs
-docs: reference out/docs-venv/.installed ## Build the documents as a site in out/site, links checked, nothing fetched when it is read
+docs: reference report ## Build the documents as a site in out/site, links checked, nothing fetched when it is read
 	@# Not --quiet, under which --strict counts no warnings.
 	@NO_MKDOCS_2_WARNING=1 out/docs-venv/bin/mkdocs build --strict 2>&1 | sed '/^INFO/d'
 	@! grep -rlE '<(script|link|img)[^>]* (src|href)="?(https?:)?//' out/site --include='*.html' \

@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import click.testing
 import pytest
+import yaml
 from msgspec.structs import fields
 from typer.main import get_command
 from typer.testing import CliRunner
@@ -186,7 +187,8 @@ def test_every_page_is_in_the_site_and_there_are_few() -> None:
     records = {page for page in pages if re.match(r"adr/\d", page)}  # listed by adr/README.md
     reference = {f"reference/{name}" for name in schemas.generate().pages()}
     assert sorted(listed) == sorted({*pages - records, *reference, "index.md", "api/index.md"})
-    written = {page for page in pages if not page.startswith("adr/")} - {"measured.md"}  # that one is made of figures
+    # One is made of figures, and one is a paper, made of what the others say.
+    written = {page for page in pages if not page.startswith("adr/")} - {"measured.md", "report.md"}
     assert len(written) <= PAGES_AT_MOST
 
 
@@ -374,6 +376,18 @@ def parse(words: list[str]) -> tuple[click.Command, Mapping[str, object]]:
     values, left, _ = command.make_parser(click.Context(command)).parse_args(list(rest))
     assert not left, f"{shlex.join(words)} has arguments too many: {left}"
     return command, values
+
+
+def test_forms_are_whole_and_name_commands_and_files_that_exist() -> None:
+    forms = [yaml.safe_load(form.read_text(encoding="utf-8")) for form in ROOT.glob(".github/ISSUE_TEMPLATE/*.yml")]
+    asked = [[part["id"] for part in form["body"] if part["type"] != "markdown"] for form in forms if "body" in form]
+    assert len(asked) == 3
+    assert all(ids and len(ids) == len(set(ids)) for ids in asked)
+    for file in (*ROOT.glob(".github/**/*.yml"), *ROOT.glob(".github/*.md")):
+        for words in commands(spans(file)):
+            assert words[1:] == ["--version"] or parse(words)
+        for name in re.findall(r"\b[A-Z_]+\.md\b", file.read_text(encoding="utf-8")):
+            assert (ROOT / name).exists(), f"{file.name} names {name}, which is not there"
 
 
 def test_an_unknown_option_or_verb_is_noticed() -> None:
