@@ -9,9 +9,9 @@ on the same past instead of it.
 (`share`); `blind` is any placement that knows nothing. Both use every node as much as before. `fewer` is the share of
 interruptions of long jobs that is avoided.
 
-Fleets are those of `node_faults.toml`, which are of another form than the model, and the trace if it is given: its
-first half chose the two prior widths of the bend together with simulated fleets; the second half had been looked at
-when the bend was given less weight for early models (docs/measured.md).
+Fleets are those of `node_faults.toml`, which are of another form than the model, and the trace if it is given. Its second
+half is no unseen half: it was looked at about five times while the bend was made, and that early models weigh less was
+chosen for what it showed there. The prior widths are of the first half and of simulated fleets.
 """
 
 from collections.abc import Mapping, Sequence
