@@ -85,6 +85,12 @@ class Metrics:
             "Nodes of running leases without telemetry in the newest hour.",
             registry=registry,
         )
+        self.fleet_shift = Gauge(
+            "pharoah_fleet_shift",
+            "By how much the median of a group of nodes is above its own past, in units of buildup.toml.",
+            ["group", "metric"],
+            registry=registry,
+        )
         self.live_polls = Counter(
             "pharoah_live_polls_total",
             "Polls of telemetry, by outcome.",

@@ -9,9 +9,9 @@ on the same past instead of it.
 (`share`); `blind` is any placement that knows nothing. Both use every node as much as before. `fewer` is the share of
 interruptions of long jobs that is avoided.
 
-Fleets are those of `node_faults.toml`, which are of another form than the model, and the trace if it is given. Its second
-half is no unseen half: it was looked at about five times while the bend was made, and that early models weigh less was
-chosen for what it showed there. The prior widths are of the first half and of simulated fleets.
+Fleets are those of `node_faults.toml`, which are of another form than the model, and the trace if it is given. The
+second half of that is no unseen half: it was looked at about five times while the bend was made, and that early models
+weigh less was chosen for what it showed there. The prior widths are of the first half and of simulated fleets.
 """
 
 from collections.abc import Mapping, Sequence

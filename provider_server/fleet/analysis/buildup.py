@@ -19,9 +19,11 @@ Guarantees:
   stream is dropped after `FORGET_H` hours of silence, which is counted too.
 - A run that resumes from `state()` gives the same levels as an unbroken one. Memory: one row per stream.
 
-Not promised: that a level is bad (`fleet_events` estimates the hazard of each); detection of faults that more than half
-of the peers share, which belong to their context; correction for load. Where fewer than `MIN_PEERS` streams report a
-metric, counts are compared with zero, and gauges are ignored.
+What most peers share raises no level, but `shifts` tells of it: their median of the last day against that of the last
+weeks, as where a whole hall warms.
+
+Not promised: that a level is bad (`fleet_events` estimates the hazard of each); correction for load. Where fewer than
+`MIN_PEERS` streams report a metric, counts are compared with zero, and gauges are ignored.
 """
 
 import math
@@ -47,6 +49,10 @@ CALM_H = 24
 CAP = 9.0  # no score is higher, so that one burst is forgotten within some half-lives
 FORGET_H = 28 * 24
 MIN_PEERS = 8
+
+LATELY_H, PAST_H = 24, 28 * 24  # half-lives of a median, and of what it is compared with
+SHIFTED = 3.0  # units of a gauge, or doublings of a count, as for level 1
+FEWEST_H = 7 * 24  # of a past before anything is compared with it
 
 FRESH, STALE, SILENT, UNKNOWN = "fresh", "stale", "silent", "unknown"
 STATUS = pl.Enum([FRESH, STALE, SILENT, UNKNOWN])
@@ -116,12 +122,21 @@ class _Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     quiet_3: list[Natural]
 
 
+class _Medians(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    group: list[str]
+    metric: list[str]
+    lately: list[float]
+    past: list[float]
+    hours: list[Natural]
+
+
 class _State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: Literal[1]
     hour: int | None
     doubts: dict[str, Natural]
     streams: _Streams
     nodes: _Nodes
+    medians: _Medians | None = None
 
 
 _STREAMS = {
@@ -131,6 +146,23 @@ _STREAMS = {
 }
 _QUIET = tuple(f"quiet_{level}" for level in range(1, LEVELS))  # calm hours so far; CALM_H: the latch is open
 _NODES = {"node": pl.String(), **dict.fromkeys(_QUIET, pl.Int64())}
+
+
+_MEDIANS = {
+    "group": pl.String(),
+    "metric": pl.String(),
+    "lately": pl.Float64(),
+    "past": pl.Float64(),
+    "hours": pl.Int64(),
+}
+
+
+class Shift(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A whole group has moved: its median of a metric is `units` above its own past (doublings of a count)."""
+
+    group: str
+    metric: str
+    units: float
 
 
 class BuildUp:
@@ -143,6 +175,7 @@ class BuildUp:
         self._doubts: Counter[str] = Counter()
         self._streams = pl.DataFrame(schema=_STREAMS)
         self._nodes = pl.DataFrame(schema=_NODES)
+        self._medians = pl.DataFrame(schema=_MEDIANS)
         self._table = pl.DataFrame(
             {
                 "metric": [signal.metric for signal in self._signals],
@@ -162,24 +195,34 @@ class BuildUp:
             read = msgspec.json.decode(state, type=_State)
             streams = pl.DataFrame(msgspec.structs.asdict(read.streams), schema=_STREAMS)
             nodes = pl.DataFrame(msgspec.structs.asdict(read.nodes), schema=_NODES)
+            medians = pl.DataFrame(msgspec.structs.asdict(read.medians) if read.medians else None, schema=_MEDIANS)
         except (msgspec.MsgspecError, pl.exceptions.PolarsError) as error:
             raise DecodeError(f"not a state of build-up levels: {error}") from error
         resumed = cls(peers, table)
         resumed._hour, resumed._doubts = read.hour, Counter(read.doubts)
         resumed._streams = streams.filter(pl.col("metric").is_in([signal.metric for signal in resumed._signals]))
-        resumed._nodes = nodes
+        resumed._nodes, resumed._medians = nodes, medians
         return resumed
 
     def state(self) -> bytes:
         """Everything that the next hour needs, as JSON."""
         streams = _Streams(**self._streams.to_dict(as_series=False))
         nodes = _Nodes(**self._nodes.to_dict(as_series=False))
-        return msgspec.json.encode(_State(1, self._hour, dict(self._doubts), streams, nodes))
+        medians = _Medians(**self._medians.to_dict(as_series=False))
+        return msgspec.json.encode(_State(1, self._hour, dict(self._doubts), streams, nodes, medians))
 
     @property
     def doubts(self) -> Mapping[str, int]:
         """Counts so far: node-hours that were stale, silent or unknown; hours skipped; values refused; forgotten."""
         return MappingProxyType(dict(self._doubts))
+
+    def shifts(self) -> list[Shift]:
+        """What whole groups have gained over their own past, the most first."""
+        units = pl.col("lately") - pl.col("past")
+        found = self._medians.filter((units >= SHIFTED) & (pl.col("hours") >= FEWEST_H)).select(
+            "group", "metric", units=units
+        )
+        return [Shift(*row) for row in found.sort("units", "group", "metric", descending=True).iter_rows()]
 
     def silent(self) -> pl.DataFrame:
         """Node and metric, each once, of streams that said nothing in the newest hour."""
@@ -238,6 +281,7 @@ class BuildUp:
         doublings = (1.0 + pl.col("total") / pl.col("unit")).log(2.0)
         x = pl.when("counts").then(doublings).otherwise(pl.col("total") / pl.col("unit"))
         streams = streams.with_columns(x=pl.when(reported).then(x)).with_columns(typical=_median("x"))
+        self._follow(streams.filter(reported & (pl.col("peers") >= MIN_PEERS)))
         streams = streams.with_columns(off=(pl.col("x") - pl.col("typical")).abs())
         streams = streams.with_columns(
             typical=pl.when(many).then("typical").otherwise(0.0),
@@ -252,6 +296,24 @@ class BuildUp:
             usual=pl.when(reported).then(_total_of(pl.col("typical"))).otherwise("usual"),
             silent_h="silent_h",
         )
+
+    def _follow(self, reporting: pl.DataFrame) -> None:
+        """Takes this hour's median of each group and metric into those of the last day and of the last weeks."""
+        gauge = pl.col("value").median() / pl.col("unit").first()
+        middle = pl.when(pl.col("counts").first()).then(pl.col("typical").first()).otherwise(gauge)
+        now = reporting.group_by("group", "metric").agg(middle=middle)
+        both = self._medians.join(now, on=("group", "metric"), how="full", coalesce=True)
+        self._medians = both.select(
+            "group",
+            "metric",
+            *(
+                pl.coalesce(
+                    pl.col(name) + (1.0 - math.exp2(-1.0 / half)) * (pl.col("middle") - pl.col(name)), name, "middle"
+                ).alias(name)
+                for name, half in (("lately", LATELY_H), ("past", PAST_H))
+            ),
+            hours=pl.col("hours").fill_null(0) + pl.col("middle").is_not_null(),
+        ).sort("group", "metric")
 
     def _forgotten(self, streams: pl.DataFrame) -> pl.DataFrame:
         kept = streams.filter(pl.col("silent_h") <= FORGET_H)

@@ -21,10 +21,11 @@ from crypto.errors import PharoahError
 from federation.base import json_files
 
 if TYPE_CHECKING:  # prologs read reports on each node: no learning is loaded for it
+    from provider_server.fleet.analysis.buildup import Shift
     from provider_server.fleet.hints.node_hazard import NodeState
     from provider_server.fleet.learning.hardware import Kept
 
-FILE = "nodes.json"
+FILE, SHIFTS = "nodes.json", "shifts.json"
 STALE_H = 3  # an older report says nothing of a node
 
 
@@ -127,6 +128,18 @@ def newest(home: Path) -> list[NodeReport]:
         for one in kept.contexts.contexts
         for node in one.nodes
     ]
+
+
+def keep_shifts(home: Path, found: "Sequence[Shift]") -> None:
+    """Replaces what is known of groups that have moved as a whole."""
+    json_files.keep(home / SHIFTS, found)
+
+
+def load_shifts(home: Path) -> "list[Shift]":
+    """The newest; DecodeError for a damaged file."""
+    from provider_server.fleet.analysis.buildup import Shift
+
+    return json_files.load(home / SHIFTS, list[Shift], [], hint="delete it; it is written after the next hour")
 
 
 def known(home: Path, file: Path | None = None) -> list[NodeReport]:

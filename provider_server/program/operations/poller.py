@@ -40,7 +40,7 @@ from federation.base.meanwhile import meanwhile
 from federation.protocol.bundle import Bundle
 from federation.protocol.plan import HOURS_PER_WEEK
 from federation.protocol.service_messages import Hint
-from provider_server.fleet.analysis.buildup import LEVELS, BuildUp, signals, signals_of
+from provider_server.fleet.analysis.buildup import LEVELS, BuildUp, Shift, signals, signals_of
 from provider_server.fleet.hints import node_reports
 from provider_server.fleet.hints.episodes import Draft, Episodes, LeaseHazard
 from provider_server.fleet.hints.node_hazard import NodeState, Rates, Standing, View, held_up, node_states
@@ -170,6 +170,7 @@ class Live:
             with reporting():
                 self._look(kept, states, end_hour)
             replace_file(self._home / STATE, build_up.state())
+            self._tell_shifts(build_up.shifts())
             self._report(node_reports.reports(kept, states, end_hour))
             self._read_to = end_hour
         self._metrics.telemetry_age_s.set(now_s - HOUR_S * self._read_to)
@@ -263,6 +264,13 @@ class Live:
         if states:
             counted = dict(Counter(states))
             logger.info("hints to tenants: %d", len(states), extra={"event": "hints", "hints": counted})
+
+    def _tell_shifts(self, shifts: Sequence[Shift]) -> None:
+        """What whole groups have gained, for the page and as metrics."""
+        node_reports.keep_shifts(self._home, shifts)
+        self._metrics.fleet_shift.clear()
+        for one in shifts:
+            self._metrics.fleet_shift.labels(one.group, one.metric).set(one.units)
 
     def _report(self, reports: Sequence[NodeReport]) -> None:
         """Keeps the reports and hands them on; a sink that fails is logged, and gets the next ones."""

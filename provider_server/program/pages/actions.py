@@ -13,6 +13,7 @@ from federation.base.visible import counted_as
 from federation.protocol.bundle import PairJudgement
 from federation.protocol.warnings import line_of
 from federation.protocol.xid_judge import DECIDED
+from provider_server.fleet.analysis.buildup import signals
 from provider_server.fleet.node_codes import NodeCodeRow
 from provider_server.program.pages.fabric import SUSPECTED, FabricView, SpeedView
 from provider_server.program.pages.findings import FindingRow
@@ -154,6 +155,18 @@ def of_codes(codes: Sequence[NodeCodeRow], hour: float) -> Iterator[Action]:
     if len(late) > MOST_NAMED:
         more = counted_as(len(late) - MOST_NAMED, "more node")
         yield Action(f"{more} with errors of their hardware", "`pharoah-provider nodes codes` lists them.", "/fleet")
+
+
+def of_shifts(seen: Snapshot) -> Iterator[Action]:
+    """Groups of which most nodes are above their own past in something that comes before failures."""
+    words = {signal.metric: signal.words for signal in signals()}
+    for one in seen.shifts[:MOST_NAMED]:
+        who = seen.group_name(int(one.group)) if one.group else "the fleet"
+        yield Action(
+            f"More {words[one.metric]} than in the weeks before on all of {who}",
+            "Look for what the nodes share: cooling, power, a driver. No single node stands out.",
+            "/fleet",
+        )
 
 
 def _node(name: str) -> str:

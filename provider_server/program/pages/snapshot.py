@@ -20,6 +20,7 @@ from federation.protocol.directory import Chain, Directory, DirectoryEntry
 from federation.protocol.plan import Plan
 from federation.protocol.subjects import Subject
 from provider_server.fleet import node_codes
+from provider_server.fleet.analysis.buildup import Shift
 from provider_server.fleet.analysis.drift import Alarm
 from provider_server.fleet.hints import node_reports
 from provider_server.fleet.hints.node_reports import NodeReport
@@ -103,7 +104,8 @@ class Snapshot:
 
     `operators` are findings that tenants do not see, by the number of the bundle that they stand beside. `names` are
     what the provider calls hardware groups, by token, and `groups` those of telemetry by number; `reports` is the
-    newest hour of telemetry, node by node, and `codes` what error codes of nodes come from.
+    newest hour of telemetry, node by node, `codes` what error codes of nodes come from, and
+    `shifts` groups that have moved as a whole.
     """
 
     directory: Directory
@@ -120,6 +122,7 @@ class Snapshot:
     groups: Mapping[int, str] = field(default_factory=dict)
     reports: tuple[NodeReport, ...] = ()
     codes: tuple[NodeCodeRow, ...] = ()
+    shifts: tuple[Shift, ...] = ()
 
     @cached_property
     def learnt(self) -> tuple[Bundle, ...]:
@@ -194,6 +197,7 @@ class Reader:
             groups={one.number: called[label_of(one.number)] for one in kept.contexts.contexts} if kept else {},
             reports=tuple(node_reports.newest(self._home)),
             codes=node_codes.load(self._home).rows,
+            shifts=tuple(node_reports.load_shifts(self._home)),
         )
 
     def _as_learnt(self, rounds: Sequence[KeptRound]) -> "_Learnt":

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 
 from federation.protocol.bundle import Bundle, PairJudgement, RuleEntry
 from federation.protocol.privacy_cost import plan_loss, spent_by_window
-from provider_server.program.pages.actions import Action, RoundNow, of_codes, of_nodes, of_releases, of_rounds
+from provider_server.program.pages.actions import (
+    Action,
+    RoundNow,
+    of_codes,
+    of_nodes,
+    of_releases,
+    of_rounds,
+    of_shifts,
+)
 from provider_server.program.pages.fabric import FabricView, SpeedView, fabric, speed
 from provider_server.program.pages.findings import Event, FindingRow, Matrix, events, findings, matrix
 from provider_server.program.pages.fleet import ContextView, fleet
@@ -116,6 +124,7 @@ def view(
             *of_rounds(now, overdue_hours, lacks),
             *of_releases(seen, suspects, rows, unpublished=unpublished),
             *of_codes(seen.codes, known.now_hour),
+            *of_shifts(seen),
             *of_nodes(groups, parts, slow, plans),
         ),
         now,

@@ -1,5 +1,6 @@
 """Build-up levels: thresholds by hand, what must change nothing, order, resumption, and planted drifts."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,38 @@ def test_a_hot_day_and_a_storm_of_errors_everywhere_raise_nobody() -> None:
 
 
 @pytest.mark.nightly
+def test_a_hall_that_warms_as_a_whole_is_told_and_raises_nobody() -> None:
+    degrees = next(signal.unit for signal in signals() if signal.metric == HEAT)
+    halls = {f"n{node}": "old" if node < 16 else "new" for node in range(32)}
+    build = BuildUp(halls)
+
+    def hour(at: int, warmer: float) -> HourSummary:
+        daily = 2.0 * degrees * np.sin(at * np.pi / 12)
+        old = {(node, HEAT): 50.0 + daily + warmer for node, hall in halls.items() if hall == "old"}
+        return summary(at, old | {(node, HEAT): 60.0 + daily for node, hall in halls.items() if hall == "new"})
+
+    after(build, [hour(at, 0.0) for at in range(21 * 24)])
+    assert build.shifts() == []  # days are warmer than nights
+    resumed = BuildUp.resumed(build.state(), halls)
+    for one in (build, resumed):
+        shown = after(one, [hour(at, 5.0 * degrees) for at in range(21 * 24, 24 * 24)])
+        (shift,) = one.shifts()
+        assert (shift.group, shift.metric) == ("old", HEAT)
+        assert 3.0 < shift.units < 5.0
+        assert shown["level"].max() == 0
+    assert resumed.state() == build.state()
+
+
+def test_a_storm_of_errors_everywhere_is_told_and_one_node_or_a_state_of_before_is_no_shift() -> None:
+    build = BuildUp()
+    after(build, [summary(at, fleet(ECC, n0=40.0 if at > 200 else 0.0)) for at in range(300)])
+    assert build.shifts() == []
+    old = {key: value for key, value in json.loads(build.state()).items() if key != "medians"}
+    assert BuildUp.resumed(json.dumps(old).encode()).shifts() == []
+    after(build, [summary(at, fleet(ECC, value=40.0)) for at in range(300, 400)])
+    assert [(one.group, one.metric) for one in build.shifts()] == [("", ECC)]
+
+
 def test_peers_are_those_of_the_same_context() -> None:
     warm = {(f"n{node}", HEAT): 50.0 + 25.0 * (node < 10) for node in range(40)}
     group = {f"n{node}": "warm" if node < 10 else "cool" for node in range(40)}

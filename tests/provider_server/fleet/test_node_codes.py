@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.xid_judge import DECIDED
+from provider_server.fleet.analysis.buildup import Shift
+from provider_server.fleet.hints import node_reports
 from provider_server.fleet.leases import Lease
 from provider_server.fleet.node_codes import KEPT_H, CodeEvent, Held, NodeCodeRow, held, load, node_codes, remember
-from provider_server.program.pages.actions import MOST_NAMED, RECENT_H, of_codes
+from provider_server.program.pages.actions import MOST_NAMED, RECENT_H, of_codes, of_shifts
 
 # Ten jobs, a day each, one after the other on each of four nodes.
 LEASES = [
@@ -82,6 +86,16 @@ def test_a_running_provider_keeps_events_and_its_page_names_nodes_whose_hardware
     assert not list(of_codes(kept.rows, bad[-1].hour + RECENT_H + 1))
     remember(tmp_path, (), LEASES, (), 240.0 + KEPT_H)
     assert load(tmp_path).events == ()
+
+
+def test_a_group_that_has_moved_as_a_whole_is_an_action(tmp_path: Path) -> None:
+    assert node_reports.load_shifts(tmp_path) == []
+    node_reports.keep_shifts(tmp_path, [Shift("2", "gpu_temperature", 4.0), Shift("", "pcie_replays", 3.5)])
+    seen = SimpleNamespace(shifts=node_reports.load_shifts(tmp_path), group_name=lambda number: f"group {number}")
+    assert [one.what for one in of_shifts(cast("Any", seen))] == [
+        "More degrees of GPU temperature than in the weeks before on all of group 2",
+        "More PCIe retransmits than in the weeks before on all of the fleet",
+    ]
 
 
 def test_many_bad_nodes_are_counted() -> None:
