@@ -9,15 +9,15 @@ from provider_server.fleet.analysis.buildup import signals
 from provider_server.fleet.analysis.fleet_events import HARDWARE_XIDS
 from provider_server.fleet.telemetry import exporters
 from provider_server.fleet.telemetry.catalogue import BY_CODE
-from provider_server.fleet.telemetry.prometheus import PrometheusSource
 from provider_server.fleet.telemetry.recipe import Ingredient, load as load_recipe
+from provider_server.fleet.telemetry.samples import HOUR_S
 from provider_server.program.verbs.console import nothing_yet, print_rows
-from provider_server.program.verbs.feed import Feed
+from provider_server.program.verbs.feed import prometheus_of
 from provider_server.rounds import home as homes
 
 
 class MissingRow(TypedDict):
-    """A metric that is missing. `failure`, `wear`: what is not seen without it; `worth`: by the recipe in the settings."""
+    """A missing metric. `failure`, `wear`: what is not seen without it; `worth`: by the recipe in the settings."""
 
     metric: str
     names: list[str]
@@ -36,12 +36,12 @@ class ExporterRow(TypedDict):
     missing: list[MissingRow]
 
 
-def show(home: Path, feed: Feed, *, as_json: bool) -> None:
-    """Prints what is missing by exporter; exit 3 where no known exporter is found."""
-    assert isinstance(feed.source, PrometheusSource)  # no files were asked for
+def show(home: Path, hours: tuple[int, int], *, as_json: bool) -> None:
+    """Prints what is missing by exporter in [start, end); exit 3 where no known exporter is found."""
     settings = homes.settings_of(home).telemetry
     judged = load_recipe(Path(settings.recipe)).metrics if settings.recipe else {}
-    rows = list(exporter_rows(feed.source.names(feed.window.start_s, feed.window.end_s), judged))
+    present = prometheus_of(settings).names(float(HOUR_S * hours[0]), float(HOUR_S * hours[1]))
+    rows = list(exporter_rows(present, judged))
     if not rows:
         raise nothing_yet(f"no exporter that is known: {', '.join(exporters.TABLE)} (docs/nodes.md)")
     print_rows(rows, _lines, as_json=as_json)

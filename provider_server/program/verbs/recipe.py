@@ -25,7 +25,7 @@ from provider_server.fleet.learning.signatures import metrics_of
 from provider_server.fleet.telemetry.catalogue import METRICS
 from provider_server.program.verbs import missing_metrics
 from provider_server.program.verbs.console import Home, nothing_yet, print_rows, required
-from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, open_feed
+from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, hours_asked, open_feed
 
 LACKING_H = 24  # a metric of which nothing came in so many hours is missing
 LEAST_FAILURES = 30  # below, nothing could be left out at any tolerance that one would accept
@@ -145,8 +145,8 @@ def recipe(
     if missing and (file or out):
         raise typer.BadParameter("--missing asks Prometheus for names of metrics, and takes neither --file nor --out")
     if missing:
-        start = int(now_hour() if end is None else end) - LACKING_H if start is None else start
-        missing_metrics.show(place, open_feed(place, (), inventory, start, end, in_order=False), as_json=as_json)
+        last = int(now_hour()) + 1 if end is None else end
+        missing_metrics.show(place, hours_asked(last - LACKING_H if start is None else start, last), as_json=as_json)
         return
     if out:
         check_new(out, force=force)
