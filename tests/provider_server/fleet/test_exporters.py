@@ -26,8 +26,10 @@ from provider_server.fleet.telemetry.files import FileSource
 from provider_server.fleet.telemetry.inventory import Inventory
 from provider_server.fleet.telemetry.prometheus import PrometheusSettings, PrometheusSource
 from provider_server.fleet.telemetry.quality import Reason, Tally
+from provider_server.fleet.telemetry.recipe import FAILURES, Ingredient, Recipe, load
 from provider_server.fleet.telemetry.samples import HOUR_S, NODE_LABELS, SeriesBook, Window
 from provider_server.fleet.telemetry.summaries import summarise
+from provider_server.program.verbs.missing_metrics import exporter_rows
 from tests.provider_server.fleet.test_telemetry import TABLE
 from tests.provider_server.fleet.test_telemetry_prometheus import prometheus
 from tests.provider_server.program.test_verbs_telemetry import call, told
@@ -37,6 +39,7 @@ SAMPLES = Path(__file__).parent / "telemetry" / "exporters"
 DOCS = Path(__file__).parents[3] / "docs" / "nodes.md"
 START, HOURS, STEP_S = 490_000, 40, 900
 NODES = 14
+REPLAYS = "pcie_replays"
 AT = START + 20.5  # when failures come
 
 # By exporter: failures (a series, its value after, the kind) and wear (a series, what it gains each hour, the signal; a
@@ -275,7 +278,7 @@ def test_a_real_prometheus_scrapes_the_samples_and_tells_failures_and_what_is_mi
 # ---- what is missing -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_missing_says_which_failures_and_what_worth_it_costs(tmp_path: Path) -> None:
+def test_what_is_missing_is_told_by_exporter() -> None:
     present = frozenset({"DCGM_FI_DEV_GPU_TEMP", "gpu_ecc_correct_total", "up"})
     assert exporters.found(present) == ["dcgm-exporter", "device-metrics-exporter"]
     lacks = {(one.exporter.name, one.metric.name): one for one in exporters.missing(present)}
@@ -284,6 +287,31 @@ def test_what_is_missing_says_which_failures_and_what_worth_it_costs(tmp_path: P
     assert ("device-metrics-exporter", "gpu_health") in lacks
     assert ("device-metrics-exporter", "fatal_ras_event") not in lacks  # a series comes with its first event
     assert exporters.found(frozenset({"up", "gpu"})) == []
+
+
+def test_what_is_missing_costs_failures_or_wear_and_what_the_recipe_found_it_worth(tmp_path: Path) -> None:
+    figure = "raised 4 times, then 3 failures"
+    kept = {name: Ingredient(60, "asked for", figure if name == REPLAYS else "") for name in (*FAILURES, REPLAYS)}
+    (tmp_path / "recipe.toml").write_text(Recipe(kept).toml())
+    judged = load(tmp_path / "recipe.toml")
+    assert judged.metrics == kept
+    assert judged.names == {*kept, *failing()}  # failures are read whatever a recipe says
+    (row,) = exporter_rows(frozenset({"DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_POWER_USAGE"}), judged.metrics)
+    assert [one["metric"] for one in row["missing"]][:2] == ["row_remap_failure", "xid"]
+    found = {one["metric"]: one for one in row["missing"]}
+    assert (row["known"], len(found)) == (30, 28)
+    assert found["xid"]["failure"] == "15 kinds of failure, by Xid codes"
+    assert (found[REPLAYS]["failure"], found[REPLAYS]["worth"]) == (None, figure)
+    assert (found["sm_active"]["failure"], found["sm_active"]["wear"]) == (None, None)
+
+
+def test_names_are_asked_of_prometheus_alone(tmp_path: Path) -> None:
+    (tmp_path / "provider.toml").write_text("")
+    (tmp_path / "a.csv").write_text("time_s,metric,value\n")
+    refused = call("nodes", "recipe", "--missing", "--home", tmp_path, "--file", tmp_path / "a.csv")
+    assert (refused.exit_code, "--missing asks Prometheus" in refused.stderr) == (2, True)
+    refused = call("nodes", "recipe", "--missing", "--home", tmp_path)
+    assert (refused.exit_code, "prometheus_url" in refused.stderr) == (2, True)
 
 
 def test_the_page_has_each_exporter_with_what_is_known_of_it() -> None:
