@@ -27,7 +27,7 @@ from federation.protocol.life_table import Dimension, LifeTable
 from provider_server.fleet.analysis.buildup import LEVELS, SILENT, UNKNOWN
 from provider_server.fleet.analysis.fleet_hours import FleetHours
 from provider_server.fleet.analysis.hazard import Cells, Estimate, HazardFit, Model, fit_hazard, predict_levels
-from provider_server.fleet.telemetry.catalogue import BY_CODE, failing
+from provider_server.fleet.telemetry.catalogue import BY_CODE, METRICS, failing
 from provider_server.fleet.telemetry.samples import HOUR_S
 
 QUIET_H = 24
@@ -130,7 +130,8 @@ def hardware_failures(events: pl.DataFrame) -> pl.DataFrame:
     kinds = {float(code): kind for code, kind in HARDWARE_XIDS.items()}
     told = pl.col("metric").replace_strict(failing(), default=None, return_dtype=pl.String)
     xid = pl.col("code").replace_strict(kinds, default=None, return_dtype=pl.String)
-    kind = pl.when(told == BY_CODE).then(xid).otherwise(told)
+    good = pl.col("metric").replace_strict({one: METRICS[one].good for one in failing()}, default=None)
+    kind = pl.when(pl.col("code") != good).then(pl.when(told == BY_CODE).then(xid).otherwise(told))
     hour = (pl.col("time_s") // HOUR_S).cast(pl.Int64)
     return events.select("node", hour=hour, kind=kind).filter(pl.col("kind").is_not_null())
 
