@@ -90,6 +90,11 @@ class Selector:
             found[2] is not None and ",".join(one[0] for one in _MATCHER.finditer(found[2])) != found[2]
         ):
             raise ValueError(f"{text} is no name of a metric, nor one with labels")
+        try:
+            for pattern in (found[1], *(one[3] for one in _MATCHER.finditer(found[2] or "") if one[2] == "=~")):
+                re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{text} has no regular expression: {error}") from error
         return cls(found[1], found[2] or "")
 
     def part(self, labels: Mapping[str, str]) -> str | None:
@@ -97,8 +102,7 @@ class Selector:
         asked = [(NAME, "=~", self.name), *(match.groups() for match in _MATCHER.finditer(self.matchers))]
         parts: list[str] = []
         for label, operator, wanted in asked:
-            text = labels.get(label, "")
-            found = re.fullmatch(wanted if operator == "=~" else re.escape(wanted), text)
+            found = re.fullmatch(wanted if operator == "=~" else re.escape(wanted), labels.get(label, ""))
             if found is None:
                 return None
             parts += (group for group in found.groups() if group)

@@ -114,7 +114,9 @@ class PrometheusSource:
 
     def names(self, start_s: float, end_s: float) -> frozenset[str]:
         """The names of all metrics that have samples in a window; errors as of `chunks`."""
-        asked = {"start": f"{start_s:.0f}", "end": f"{end_s:.0f}", "match[]": self._selector([".+"], "")}
+        asked = {"start": f"{start_s:.0f}", "end": f"{end_s:.0f}"}
+        if self._settings.matchers:
+            asked["match[]"] = self._selector([".+"], "")
         with closing(self._client()) as client:
             body = self._answered(client, "GET", f"api/v1/label/{NAME}/values", asked)
             if body is None:

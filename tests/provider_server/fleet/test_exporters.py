@@ -188,7 +188,12 @@ def test_every_kind_of_failure_that_the_table_has_is_caused_by_some_incident() -
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("'p{'", "no name of a metric"), ("'p{a=b}'", "no name of a metric"), ('\'p{a="1" b="2"}\'', "no name")],
+    [
+        ("'p(['", "no regular"),
+        ("'p{'", "no name of a metric"),
+        ("'p{a=b}'", "no name of a metric"),
+        ('\'p{a="1" b="2"}\'', "no name"),
+    ],
 )
 def test_a_name_that_promql_would_not_take_is_refused(name: str, says: str) -> None:
     with pytest.raises(BadTable, match=says):
