@@ -26,6 +26,7 @@ from federation.protocol.round_messages import LADDER_LABELS
 from federation.protocol.xid_codes import Cause, known_codes
 from federation.protocol.xid_judge import CodeHistory, CodeLine, judge
 from provider_server.fleet.leases import Lease
+from provider_server.fleet.telemetry.catalogue import BY_CODE, failing
 from provider_server.fleet.telemetry.samples import HOUR_S
 
 FILE = "node_codes.json"
@@ -85,7 +86,8 @@ def remember(
 
 def codes_in(events: pl.DataFrame) -> Iterator[CodeEvent]:
     """The codes among telemetry's events (`HourSummary.events`)."""
-    for node, time_s, code in events.filter(pl.col("metric") == "xid").select("node", "time_s", "code").iter_rows():
+    coded = pl.col("metric").is_in([name for name, kind in failing().items() if kind == BY_CODE])
+    for node, time_s, code in events.filter(coded).select("node", "time_s", "code").iter_rows():
         yield CodeEvent(node, str(int(code)), time_s / HOUR_S)
 
 

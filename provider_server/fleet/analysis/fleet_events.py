@@ -27,13 +27,13 @@ from federation.protocol.life_table import Dimension, LifeTable
 from provider_server.fleet.analysis.buildup import LEVELS, SILENT, UNKNOWN
 from provider_server.fleet.analysis.fleet_hours import FleetHours
 from provider_server.fleet.analysis.hazard import Cells, Estimate, HazardFit, Model, fit_hazard, predict_levels
+from provider_server.fleet.telemetry.catalogue import BY_CODE, METRICS, failing
 from provider_server.fleet.telemetry.samples import HOUR_S
 
 QUIET_H = 24
 MOST_AT_ONCE = 0.1
 PRIOR_SD = 1.0  # of log rates between contexts, levels and bands: factors, not decades
-LOST, FAILED_REMAP, UNHEALTHY = "node lost", "row remapping failure", "GPU unhealthy"
-READ_FROM = ("xid", "row_remap_failure", "gpu_health")  # the metrics that tell of failures
+LOST, FAILED_REMAP = "node lost", "row remapping failure"
 
 # Codes of NVIDIA's Xid catalogue after which the provider has to do something about hardware. Left out are those that a
 # program can cause (13, 31, 43, 45), that tell of a repair (63, 92, 94), or that only announce (154).
@@ -126,13 +126,12 @@ def _alive(levels: pl.DataFrame, together: Together) -> pl.DataFrame:
 
 
 def hardware_failures(events: pl.DataFrame) -> pl.DataFrame:
-    """Hardware failures (node, hour, kind) among events."""
+    """Hardware failures (node, hour, kind) among events, by the kinds that `metrics.toml` calls them."""
     kinds = {float(code): kind for code, kind in HARDWARE_XIDS.items()}
-    xid = pl.when(pl.col("metric") == "xid").then(pl.col("code").replace_strict(kinds, default=None))
-    remap = (pl.col("metric") == "row_remap_failure") & (pl.col("code") != 0)
-    ill = (pl.col("metric") == "gpu_health") & (pl.col("code") == 0)
-    told = pl.when(remap).then(pl.lit(FAILED_REMAP)).when(ill).then(pl.lit(UNHEALTHY))
-    kind = told.otherwise(xid.cast(pl.String))
+    told = pl.col("metric").replace_strict(failing(), default=None, return_dtype=pl.String)
+    xid = pl.col("code").replace_strict(kinds, default=None, return_dtype=pl.String)
+    good = pl.col("metric").replace_strict({one: METRICS[one].good for one in failing()}, default=None)
+    kind = pl.when(pl.col("code") != good).then(pl.when(told == BY_CODE).then(xid).otherwise(told))
     hour = (pl.col("time_s") // HOUR_S).cast(pl.Int64)
     return events.select("node", hour=hour, kind=kind).filter(pl.col("kind").is_not_null())
 

@@ -46,6 +46,8 @@ SUSPICIONS: Mapping[str, Suspicion] = MappingProxyType(
         "nvlink_crc_flit_errors": Suspicion.INTERCONNECT,
         "nvlink_replays": Suspicion.INTERCONNECT,
         "nvlink_recoveries": Suspicion.INTERCONNECT,
+        "hccs_crc_errors": Suspicion.INTERCONNECT,
+        "device_link_ups": Suspicion.INTERCONNECT,
         "ib_link_downed": Suspicion.INTERCONNECT,
         "ib_link_recoveries": Suspicion.INTERCONNECT,
         "ib_symbol_errors": Suspicion.INTERCONNECT,

@@ -30,7 +30,7 @@ from provider_server.fleet.analysis.metric_worth import (
     thresholds_reached,
 )
 from provider_server.fleet.learning.hardware import WARM_UP_H, Kept, Repair, forget
-from provider_server.fleet.telemetry.catalogue import METRICS, Of
+from provider_server.fleet.telemetry.catalogue import METRICS, Of, failing
 from provider_server.fleet.telemetry.inventory import Inventory
 from provider_server.fleet.telemetry.quality import Quality, Tally
 from provider_server.fleet.telemetry.recipe import FAILURES, Ingredient, Recipe
@@ -196,6 +196,15 @@ class Worth:
     likelihood_lost: float
     concordance_lost: float
 
+    @property
+    def figure(self) -> str:
+        """What came after its rises, as an operator reads it."""
+        after, alone = self.after, self.alone
+        return (
+            f"raised {self.raised} times, then {after.failures} failures where {after.expected:.2g} were to be"
+            f" expected, {alone.failures} and {alone.expected:.2g} where no other metric raised as much"
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Advice:
@@ -240,10 +249,11 @@ def advise(gathered: Gathered, tolerance: float, asked: frozenset[str], budget: 
     decisions |= _over(gathered, decisions, budget)
     left = [name for name in left if decisions.get(name, UNDECIDED) != OVER]
     every, chosen = Fitted.of(early, late, metrics), Fitted.of(early, late, left)
+    worth = {name: _worth(evidence, early, late, every, name) for name in metrics if name in gathered.costs}
     return Advice(
-        {name: _worth(evidence, early, late, every, name) for name in metrics if name in gathered.costs},
+        worth,
         decisions,
-        _recipe(gathered, decisions),
+        _recipe(gathered, decisions, worth),
         back,
         every.judge(),
         chosen.judge(),
@@ -303,7 +313,7 @@ def _decided(gathered: Gathered, asked: frozenset[str], left: Sequence[str], tel
     words: dict[str, str] = {}
     for name in sorted(gathered.costs.keys() | FAILURES | (asked & METRICS.keys())):
         rules = (
-            (READ, name in FAILURES),
+            (READ, name in failing()),
             (FORETELLS, name in telling),
             (CONTEXT, name in gathered.features),
             (ASKED, name in asked),
@@ -349,10 +359,12 @@ def interval(cost: Cost | None, word: str) -> int:
     return min(3600, now if word == READ else max(SLOW_S, now))
 
 
-def _recipe(gathered: Gathered, decisions: dict[str, str]) -> Recipe:
+def _recipe(gathered: Gathered, decisions: dict[str, str], worth: dict[str, Worth]) -> Recipe:
     return Recipe(
         {
-            name: Ingredient(interval(gathered.costs.get(name), word), WHY[word])
+            name: Ingredient(
+                interval(gathered.costs.get(name), word), WHY[word], worth[name].figure if name in worth else ""
+            )
             for name, word in decisions.items()
             if word in WHY
         }

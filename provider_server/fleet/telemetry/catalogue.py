@@ -8,9 +8,15 @@ ones. Prometheus keeps every value as a double, so the families near 2^63 and 2^
     0.001
     >>> METRICS["xid"].is_blank(np.array([9223372036854775794.0, 79.0])).tolist()
     [True, False]
+    >>> Selector.of('xpum_(cache|non_compute)_errors_total{type="correctable"}').part(
+    ...     {"__name__": "xpum_cache_errors_total", "type": "correctable"}
+    ... )
+    'cache'
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated
@@ -62,6 +68,47 @@ SUMMARIES: Mapping[Kind, frozenset[str]] = MappingProxyType(
 )
 
 
+BY_CODE = "by its code"
+NAME = "__name__"
+_NAME = re.compile(r"([^{]+)(?:\{(.*)\})?")
+_MATCHER = re.compile(r'([A-Za-z_]\w*)(=~?)"([^"]*)"')
+_PLAIN = re.compile(r"[A-Za-z_:][\w:]*")
+
+
+@dataclass(frozen=True)
+class Selector:
+    """A name of the table, as PromQL writes it: which names, and which labels a series of it has."""
+
+    name: str
+    matchers: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> "Selector":
+        """Reads one; ValueError where it is none."""
+        found = _NAME.fullmatch(text)
+        if found is None or (
+            found[2] is not None and ",".join(one[0] for one in _MATCHER.finditer(found[2])) != found[2]
+        ):
+            raise ValueError(f"{text} is no name of a metric, nor one with labels")
+        try:
+            for pattern in (found[1], *(one[3] for one in _MATCHER.finditer(found[2] or "") if one[2] == "=~")):
+                re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"{text} has no regular expression: {error}") from error
+        return cls(found[1], found[2] or "")
+
+    def part(self, labels: Mapping[str, str]) -> str | None:
+        """What parentheses match of a series, "" where there are none; None where the series is another's."""
+        asked = [(NAME, "=~", self.name), *(match.groups() for match in _MATCHER.finditer(self.matchers))]
+        parts: list[str] = []
+        for label, operator, wanted in asked:
+            found = re.fullmatch(wanted if operator == "=~" else re.escape(wanted), labels.get(label, ""))
+            if found is None:
+                return None
+            parts += (group for group in found.groups() if group)
+        return "/".join(parts)
+
+
 class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One canonical metric. `names` are in order of preference, each with its factor to `unit`."""
 
@@ -78,6 +125,9 @@ class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     event: bool = False
     good: float = 0.0
     part: str = ""
+    failure: str = ""
+    code: str = ""
+    born: bool = False
 
     def __post_init__(self) -> None:
         if unknown := frozenset(self.blanks) - set(BLANKS):
@@ -88,8 +138,12 @@ class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"low ({self.low:g}) must be below high ({self.high:g})")
         if self.kind is not Kind.GAUGE and self.above is not None:
             raise ValueError("only a gauge can have a threshold (above)")
-        if self.kind is not Kind.STATE and self.event:
-            raise ValueError("only a state can have events")
+        if self.kind is Kind.GAUGE and self.event:
+            raise ValueError("a gauge has no events")
+        if not self.event and (self.failure or self.code or self.born):
+            raise ValueError("failure, code and born are of events")
+        for name in self.names:
+            Selector.of(name)
         if "minus_one" in self.blanks and self.low < 0:
             raise ValueError("-1 cannot be both plausible (low) and blank (minus_one)")
 
@@ -104,6 +158,13 @@ class Metric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Place of one of its names in the order of preference, 0 first."""
         return list(self.names).index(name)
 
+    def selectors(self) -> Mapping[str, list[str]]:
+        """Names that are asked for together, by the labels that they have to have."""
+        found: dict[str, list[str]] = {}
+        for one in map(Selector.of, self.names):
+            found.setdefault(one.matchers, []).append(one.name)
+        return found
+
 
 METRICS: Mapping[str, Metric] = LazyTable(lambda: parse(shipped("provider_server.fleet.telemetry", "metrics.toml")))
 
@@ -114,6 +175,35 @@ def parse(text: str) -> Mapping[str, Metric]:
     found = {metric.name: metric for metric in rows(loads(text, file), Metric, file, "name")}
     by_alias(found)
     return MappingProxyType(found)
+
+
+def failing() -> Mapping[str, str]:
+    """The metrics that failures are read from, each with the kind of failure that its events are."""
+    return {metric.name: metric.failure for metric in METRICS.values() if metric.failure}
+
+
+class Aliases:
+    """Finds whose a series is. Names without labels are looked up, the others are tried in the order of the table."""
+
+    def __init__(self, metrics: Mapping[str, Metric]) -> None:
+        self._plain = by_alias(metrics)
+        self._others = [(Selector.of(alias), alias) for alias in self._plain if not _PLAIN.fullmatch(alias)]
+
+    def find(self, labels: Mapping[str, str]) -> tuple[Metric, str, str] | None:
+        """The metric, its name in the table and what tells the series from others of its device; None for no metric."""
+        name = labels.get(NAME, "")
+        if name in self._plain:
+            return self._plain[name], name, ""
+        for selector, alias in self._others:
+            part = selector.part(labels)
+            if part is not None:
+                return self._plain[alias], alias, part
+        return None
+
+    def labels(self) -> Iterator[str]:
+        """The labels that names have to have."""
+        for selector, _ in self._others:
+            yield from (match[1] for match in _MATCHER.finditer(selector.matchers))
 
 
 def by_alias(metrics: Mapping[str, Metric]) -> dict[str, Metric]:

@@ -11,11 +11,12 @@ replaced.
 
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any, Literal
 
 import httpx
 import msgspec
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from crypto.errors import DecodeError, PeerFault, Refusal, Unreachable
 from federation.base.visible import visible
-from provider_server.fleet.telemetry.catalogue import Metric
+from provider_server.fleet.telemetry.catalogue import NAME, Metric
 from provider_server.fleet.telemetry.quality import Reason
 from provider_server.fleet.telemetry.samples import HOUR_S, UNKNOWN, Chunk, SeriesBook, Window
 
@@ -32,6 +33,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 TOO_MUCH = frozenset({HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
 LEAST_WINDOW_MS = 1000
 LONGEST_TEXT = 200
+ADDRESS = "use the base address of Prometheus"
 
 
 class TokenInTheClear(Refusal):
@@ -82,6 +84,11 @@ class _Answer(msgspec.Struct):
     warnings: list[str] = []
 
 
+class _Values(msgspec.Struct):
+    status: Literal["success"]
+    data: list[str]
+
+
 class PrometheusSource:
     """The samples of every metric of the book, hour by hour."""
 
@@ -100,8 +107,28 @@ class PrometheusSource:
         with closing(self._client()) as client:
             for start_ms, end_ms in _windows(window, self._settings.window_s):
                 for metric in filter(self._wanted, book.metrics.values()):
-                    for series in self._asked(client, book, metric, start_ms, end_ms):
-                        yield _chunk(book, series, start_ms, end_ms)
+                    for matchers, names in metric.selectors().items():
+                        selector = self._selector(names, matchers)
+                        for series in self._asked(client, book, metric, selector, start_ms, end_ms):
+                            yield _chunk(book, series, start_ms, end_ms)
+
+    def names(self, start_s: float, end_s: float) -> frozenset[str]:
+        """The names of all metrics that have samples in a window; errors as of `chunks`."""
+        asked = {"start": f"{start_s:.0f}", "end": f"{end_s:.0f}"}
+        if self._settings.matchers:
+            asked["match[]"] = self._selector([".+"], "")
+        with closing(self._client()) as client:
+            body = self._answered(client, "GET", f"api/v1/label/{NAME}/values", asked)
+            if body is None:
+                raise TooLarge(f"the names of all metrics of {client.base_url} are too many")
+            try:
+                return frozenset(msgspec.json.decode(body, type=_Values).data)
+            except msgspec.DecodeError as error:
+                raise DecodeError(f"{client.base_url} is not Prometheus: {error}", hint=ADDRESS) from error
+
+    def _selector(self, names: Sequence[str], matchers: str) -> str:
+        own = self._settings.matchers
+        return f'{{{NAME}=~"{"|".join(names)}"{"".join(f", {one}" for one in (matchers, own) if one)}}}'
 
     def _client(self) -> httpx.Client:
         root = self._settings.root_certificate
@@ -115,33 +142,32 @@ class PrometheusSource:
         )
 
     def _asked(
-        self, client: httpx.Client, book: SeriesBook, metric: Metric, start_ms: int, end_ms: int
+        self, client: httpx.Client, book: SeriesBook, metric: Metric, selector: str, start_ms: int, end_ms: int
     ) -> Iterator[list[_Result]]:
         """What was scraped in [start, end), in as many answers as it takes."""
-        names = "|".join(metric.names)
-        matchers = f", {self._settings.matchers}" if self._settings.matchers else ""
-        selector = f'{{__name__=~"{names}"{matchers}}}[{end_ms - start_ms}ms]'
-        body = self._posted(client, {"query": selector, "time": f"{(end_ms - 1) / 1000:.3f}"})
+        asked = {"query": f"{selector}[{end_ms - start_ms}ms]", "time": f"{(end_ms - 1) / 1000:.3f}"}
+        body = self._answered(client, "POST", "api/v1/query", asked)
         if body is None and end_ms - start_ms <= LEAST_WINDOW_MS:
             raise TooLarge(f"the answer of {client.base_url} for one second of {metric.name} is too large")
         if body is None:
             middle = (start_ms + end_ms) // 2
-            yield from self._asked(client, book, metric, start_ms, middle)
-            yield from self._asked(client, book, metric, middle, end_ms)
+            yield from self._asked(client, book, metric, selector, start_ms, middle)
+            yield from self._asked(client, book, metric, selector, middle, end_ms)
             return
         answer = _decoded(body, str(client.base_url))
         book.tally.count(Reason.PARTIAL_ANSWER, metric.name, len(answer.warnings))
         if answer.data is not None and answer.data.result:
             yield answer.data.result
 
-    def _posted(self, client: httpx.Client, form: Mapping[str, str]) -> bytes | None:
+    def _answered(self, client: httpx.Client, method: str, path: str, form: Mapping[str, str]) -> bytes | None:
         """The body of the answer; None for one that is too large."""
         fault = ""
         for attempt in range(self._settings.attempts):
             if attempt:
                 self._sleep(self._settings.wait_s * 2 ** (attempt - 1))
             try:
-                with client.stream("POST", "api/v1/query", data=dict(form), headers=self._headers()) as response:
+                sent: dict[str, Any] = {"params" if method == "GET" else "data": dict(form)}
+                with client.stream(method, path, headers=self._headers(), **sent) as response:
                     if response.status_code in TOO_MUCH:
                         return None
                     if not _may_change(response.status_code):
@@ -191,7 +217,7 @@ def _decoded(body: bytes, url: str) -> _Answer:
     try:
         answer = msgspec.json.decode(body, type=_Answer)
     except msgspec.DecodeError as error:
-        raise DecodeError(f"{url} is not Prometheus: {error}", hint="use the base address of Prometheus") from error
+        raise DecodeError(f"{url} is not Prometheus: {error}", hint=ADDRESS) from error
     if answer.status != "success" or answer.data is None or answer.data.resultType != "matrix":
         cause = visible(answer.error[:LONGEST_TEXT])
         raise DecodeError(f"{url} returned no samples: {cause}", hint="try the query by hand")

@@ -18,16 +18,17 @@ import msgspec
 from msgspec import Meta
 
 from federation.protocol.toml_tables import BadTable, convert, loads
-from provider_server.fleet.telemetry.catalogue import METRICS
+from provider_server.fleet.telemetry.catalogue import METRICS, failing
 
-FAILURES = frozenset({"xid", "row_remap_failure"})  # `analysis.fleet_events` reads failures from these
+FAILURES = frozenset({"xid", "row_remap_failure"})  # a recipe without one of these is a mistake
 
 
 class Ingredient(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often a metric is to be scraped, and what for."""
+    """How often a metric is to be scraped, what for, and what it foretold where it was judged."""
 
     interval_s: Annotated[int, Meta(ge=1, le=3600)]
     why: Annotated[str, Meta(max_length=200)] = ""
+    worth: Annotated[str, Meta(max_length=200)] = ""
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,16 +53,21 @@ class Recipe:
 
     @property
     def names(self) -> frozenset[str]:
-        """The metrics to ask for."""
-        return frozenset(self.metrics)
+        """The metrics to ask for: these, and all that failures are read from."""
+        return frozenset({*self.metrics, *failing()})
 
     def toml(self) -> str:
         """As `load` reads it."""
         parts = [
-            f"\n[metrics.{name}]\ninterval_s = {one.interval_s}\nwhy = {msgspec.json.encode(one.why).decode()}\n"
+            f"\n[metrics.{name}]\ninterval_s = {one.interval_s}\nwhy = {_text(one.why)}\n"
+            + (f"worth = {_text(one.worth)}\n" if one.worth else "")
             for name, one in self.metrics.items()
         ]
         return "version = 1\n" + "".join(parts)
+
+
+def _text(value: str) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def load(file: Path) -> Recipe:

@@ -25,7 +25,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 @dataclass(frozen=True, eq=False)
 class Events:
-    """Changes of a state to something that is not 0: which series, when, and to what."""
+    """Changes of a state to something that is not good, and growths of a counter: which series, when, and to what."""
 
     series: Ints
     time_s: Floats
@@ -241,14 +241,16 @@ def _increase(value: Floats, starts: Ints, ends: Ints, counter: Flags) -> tuple[
 
 
 def _changes(chunk: Chunk, starts: Ints, ends: Ints, columns: Columns) -> tuple[Ints, Events]:
-    """How often each run of a state changed, and the events among the changes.
+    """How often each run of a state changed, and the events among the changes; also those of counters that grew.
 
     Where a sample's time is that of its value, a new time is a change, whether or not the value is the same.
     """
     changes = np.zeros(len(starts), np.int64)
-    state = columns.state[chunk.series[starts]]
+    runs = chunk.series[starts]
+    state, counted = columns.state[runs], columns.counter[runs] & columns.event[runs]
+    grown = _grown(chunk.value, starts, ends, counted)
     if not state.any():
-        return changes, _NO_EVENTS
+        return changes, _events(chunk, grown, columns)
     new = np.ones(len(chunk.value), np.bool_)
     if chunk.stamps is Stamps.SCRAPE:
         new[1:] = chunk.value[1:] != chunk.value[:-1]
@@ -256,8 +258,27 @@ def _changes(chunk: Chunk, starts: Ints, ends: Ints, columns: Columns) -> tuple[
     at = np.flatnonzero(new & _rows(state, starts, ends))
     np.add.at(changes, np.searchsorted(starts, at, side="right") - 1, 1)
     at = at[columns.event[chunk.series[at]] & (chunk.value[at] != columns.good[chunk.series[at]])]
+    return changes, _events(chunk, np.concatenate([at, grown]), columns)
+
+
+def _grown(value: Floats, starts: Ints, ends: Ints, counted: Flags) -> Ints:
+    """Samples at which a counter with events has grown, since the one before or since it began anew."""
+    if not counted.any():
+        return np.zeros(0, np.int64)
+    grown = np.zeros(len(value), np.bool_)
+    grown[1:] = (value[1:] != value[:-1]) & (value[1:] > 0)
+    grown[starts] = False
+    return np.flatnonzero(grown & _rows(counted, starts, ends))
+
+
+def _events(chunk: Chunk, at: Ints, columns: Columns) -> Events:
     series = chunk.series[at].astype(np.int64)
-    return changes, Events(series, chunk.time_s[at], chunk.value[at] * columns.scale[series])
+    return Events(series, chunk.time_s[at], coded(columns, series, chunk.value[at] * columns.scale[series]))
+
+
+def coded(columns: Columns, series: Ints, value: Floats) -> Floats:
+    """The codes of events: what a label says, else the value."""
+    return np.where(np.isnan(columns.code[series]), value, columns.code[series])
 
 
 def _above(value: Floats, starts: Ints, ends: Ints, above: Floats, low: Floats, high: Floats) -> Ints:
@@ -273,6 +294,3 @@ def _above(value: Floats, starts: Ints, ends: Ints, above: Floats, low: Floats, 
 def _rows(of_runs: NDArray[Scalar], starts: Ints, ends: Ints) -> NDArray[Scalar]:
     """What holds for a run, for each of its samples."""
     return np.repeat(of_runs, ends - starts)
-
-
-_NO_EVENTS = Events(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))

@@ -17,14 +17,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from federation.base.clock import SECONDS_PER_HOUR
-from provider_server.fleet.telemetry.catalogue import BLANKS, METRICS, Kind, Metric, Of, by_alias
+from provider_server.fleet.telemetry.catalogue import BLANKS, METRICS, NAME, Aliases, Kind, Metric, Of
 from provider_server.fleet.telemetry.quality import Reason, Tally
 
 HOUR_S = int(SECONDS_PER_HOUR)
 NODE_LABELS = ("Hostname", "hostname", "node", "kubernetes_node", "nodename", "instance")
-GPU_LABELS = ("UUID", "uuid", "gpu_uuid", "gpu", "gpu_id", "pci_bus_id", "device", "minor_number")
-INSTANCE = "GPU_I_ID"
-LABELS_READ = frozenset({*NODE_LABELS, *GPU_LABELS, INSTANCE, "port", *(one.part for one in METRICS.values())})
+# of amd_smi_exporter, which has its index in a label that is called as the metric is
+AMD_SMI = ("current_temperature", "power", "use_percent", "SCLK", "MCLK")
+GPU_LABELS = (
+    *("UUID", "uuid", "gpu_uuid", "gpu", "gpu_id", "pci_bus_id", "device", "minor_number"),
+    *("hw_id", "neuron_device_index", "accelerator_id", "vdie_id", *(f"gpu_{one}" for one in AMD_SMI), "id"),
+)
+INSTANCES = ("GPU_I_ID", "sub_dev", "com_intel_subdevice_id")  # parts of a GPU
+LABELS_READ = frozenset(
+    {
+        *(*NODE_LABELS, *GPU_LABELS, *INSTANCES, "port", *Aliases(METRICS).labels()),
+        *(label for one in METRICS.values() for label in (one.part, one.code)),
+    }
+)
 UNKNOWN = -1
 
 Floats = NDArray[np.float64]
@@ -118,7 +128,7 @@ class SeriesBook:
         self.slots: list[Slot] = []
         self._devices = devices or {}
         self._nodes = nodes or {}
-        self._aliases = by_alias(metrics)
+        self._aliases = Aliases(metrics)
         self._by_labels: dict[tuple[tuple[str, str], ...], int] = {}
         self._by_slot: dict[tuple[str, str, str], int] = {}
         self._columns = Columns.of(self, 0)
@@ -129,11 +139,11 @@ class SeriesBook:
         known = self._by_labels.get(key)
         if known is not None:
             return known
-        slot = self._slot(labels, samples)
+        slot, alias = self._slot(labels, samples)
         if slot == UNKNOWN:
             return UNKNOWN
         self._by_labels[key] = len(self.series)
-        self.series.append(Series(key, slot, labels["__name__"]))
+        self.series.append(Series(key, slot, alias))
         return len(self.series) - 1
 
     def columns(self) -> "Columns":
@@ -142,23 +152,23 @@ class SeriesBook:
             self._columns = self._columns.followed_by(Columns.of(self, len(self._columns.slot)))
         return self._columns
 
-    def _slot(self, labels: Mapping[str, str], samples: int) -> int:
-        name = labels.get("__name__", "")
-        metric = self._aliases.get(name)
-        if metric is None:
-            return self._refuse(Reason.UNKNOWN_METRIC, name, samples)
+    def _slot(self, labels: Mapping[str, str], samples: int) -> tuple[int, str]:
+        found = self._aliases.find(labels)
+        if found is None:
+            return self._refuse(Reason.UNKNOWN_METRIC, labels.get(NAME, ""), samples)
+        metric, alias, part = found
         node = self._nodes.get(_node(labels), _node(labels))
         if not node:
             return self._refuse(Reason.NO_NODE, metric.name, samples)
         device = self._device(metric, node, labels)
         if metric.of is not Of.NODE and not device:
             return self._refuse(Reason.NO_DEVICE, metric.name, samples)
-        return self._numbered(metric, node, device)
+        return self._numbered(metric, node, f"{device}/{part}" if part else device), alias
 
-    def _refuse(self, reason: Reason, metric: str, samples: int) -> int:
+    def _refuse(self, reason: Reason, metric: str, samples: int) -> tuple[int, str]:
         self.tally.read(samples)
         self.tally.count(reason, metric, samples)
-        return UNKNOWN
+        return UNKNOWN, ""
 
     def _numbered(self, metric: Metric, node: str, device: str) -> int:
         key = metric.name, node, device
@@ -170,8 +180,8 @@ class SeriesBook:
     def _device(self, metric: Metric, node: str, labels: Mapping[str, str]) -> str:
         device = "" if metric.of is Of.NODE else _gpu(labels) if metric.of is Of.GPU else _nic(labels)
         device = self._devices.get((node, device), device)
-        instance = labels.get(INSTANCE, "") if metric.of is Of.GPU else ""
-        parts = [device, f"{INSTANCE}={instance}" if instance else ""]
+        within = INSTANCES if metric.of is Of.GPU else ()
+        parts = [device, *(f"{label}={labels[label]}" for label in within if labels.get(label))]
         parts.append(f"{metric.part}={labels.get(metric.part, '')}" if metric.part else "")
         return "/".join(part for part in parts if part)
 
@@ -208,6 +218,8 @@ class Columns:
     state: NDArray[np.bool_]
     event: NDArray[np.bool_]
     good: Floats
+    code: Floats  # of events; NaN: their value
+    born: NDArray[np.bool_]
 
     @classmethod
     def of(cls, book: SeriesBook, begin: int) -> "Columns":
@@ -228,12 +240,19 @@ class Columns:
             state=np.array([metric.kind is Kind.STATE for metric in metrics], np.bool_),
             event=np.array([metric.event for metric in metrics], np.bool_),
             good=np.array([metric.good for metric in metrics], np.float64) / scale,
+            code=np.array([_code(metric, series) for metric, series in pairs], np.float64),
+            born=np.array([metric.born for metric in metrics], np.bool_),
         )
 
     def followed_by(self, more: "Columns") -> "Columns":
         """These and more."""
         pairs = ((getattr(self, field.name), getattr(more, field.name)) for field in fields(self))
         return Columns(*(np.concatenate(pair) for pair in pairs))
+
+
+def _code(metric: Metric, series: Series) -> float:
+    text = dict(series.labels).get(metric.code, "")
+    return float(text) if text.isdecimal() else float("nan")
 
 
 def _high(metrics: list[Metric], scale: Floats) -> Floats:

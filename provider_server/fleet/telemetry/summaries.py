@@ -11,7 +11,8 @@ until it is back.
 Kept in memory: segments of the hours that are not complete yet (about 130 bytes per series and hour), and one sample
 per slot. Shares above a threshold are shares of samples, which is time where they are evenly spaced.
 
-Not promised: increases before the first sample, or between the fall of a counter and the sample before it.
+Not promised: increases before the first sample (but of series that come with their first event, `born`), or between
+the fall of a counter and the sample before it.
 """
 
 from collections import defaultdict
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from provider_server.fleet.telemetry.catalogue import Kind
 from provider_server.fleet.telemetry.quality import Reason
-from provider_server.fleet.telemetry.runs import Events, Segments, segments
+from provider_server.fleet.telemetry.runs import Events, Segments, coded, segments
 from provider_server.fleet.telemetry.samples import HOUR_S, Chunk, Floats, Ints, SeriesBook, Source, Window
 
 LONGEST_GAP_S = 300.0
@@ -169,6 +170,8 @@ class Summaries:
         before, series = np.empty(len(slot)), np.empty(len(slot), np.int64)
         before[1:], series[1:] = found.last[:-1], found.series[:-1]
         before[starts], series[starts] = self._last[slot[starts]], self._last_series[slot[starts]]
+        late = found.first_s > self._window.start_s + self._longest_gap_s
+        before[columns.born[found.series] & late & np.isnan(before)] = 0.0
         step = found.first - before
         counter, state = columns.counter[found.series], columns.state[found.series] & ~found.stamped
         fell = counter & (step < 0)
@@ -178,12 +181,12 @@ class Summaries:
         self._doubt(Reason.SEAM, slot[fell & ~reset])
         self._doubt(Reason.RESET, np.repeat(slot, found.resets + reset))
         event = columns.event[found.series] & (found.first != columns.good[found.series]) & ~found.stamped
-        self._doubt(Reason.STANDING, slot[event & np.isnan(step)])
-        new = changed & event
+        self._doubt(Reason.STANDING, slot[event & ~counter & np.isnan(step)])
+        new = event & (changed | (grown > 0))
         events = Events(
             np.concatenate([found.events.series, found.series[new]]),
             np.concatenate([found.events.time_s, found.first_s[new]]),
-            np.concatenate([found.events.code, found.first[new]]),
+            np.concatenate([found.events.code, coded(columns, found.series[new], found.first[new])]),
         )
         return grown, reset.astype(np.int64), changed.astype(np.int64), events
 

@@ -80,6 +80,11 @@ def hours_asked(start: int | None, end: int | None) -> tuple[int, int]:
 def _source(files: Sequence[Path], settings: Telemetry, only: frozenset[str] | None, *, in_order: bool) -> Source:
     if files:
         return FileSource(files, Layout(lag_s=float(HOUR_S) if in_order else None))
+    return prometheus_of(settings, only)
+
+
+def prometheus_of(settings: Telemetry, only: frozenset[str] | None = None) -> PrometheusSource:
+    """The Prometheus of the settings; PharoahError without one."""
     if not settings.prometheus_url:
         raise PharoahError(
             "no telemetry source", hint="pass --file, or set [telemetry] prometheus_url in provider.toml"

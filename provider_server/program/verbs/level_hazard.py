@@ -5,9 +5,10 @@ from pathlib import Path
 from federation.base.screen import say
 from federation.base.visible import counted_as
 from federation.protocol.life_table import PER_NODE_HOURS
-from provider_server.fleet.analysis.fleet_events import READ_FROM, fit_levels, gather, hardware_failures
+from provider_server.fleet.analysis.fleet_events import fit_levels, gather, hardware_failures
 from provider_server.fleet.learning import hardware
 from provider_server.fleet.learning.hardware import Followed
+from provider_server.fleet.telemetry.catalogue import failing
 from provider_server.fleet.telemetry.quality import Reason
 from provider_server.program.reporting.hazard_text import HazardRow, TelemetryRow, hazard_lines, hazard_row, numbers
 from provider_server.program.verbs.console import nothing_yet, print_rows
@@ -51,9 +52,9 @@ def _without_failure(node_hours: int, seen: Followed) -> str:
 
 def _unseen(seen: Followed) -> str:
     """What is said where telemetry has no metric of failures, so that only nodes that fall silent are seen."""
-    if set(READ_FROM) & set(seen.totals["metric"]):
+    if failing().keys() & set(seen.totals["metric"]):
         return ""
     return (
         "no failure could be seen but a lost node: nothing here shows Xid codes, failed row remappings or the health"
-        f" of GPUs (telemetry has none of {', '.join(READ_FROM)})"
+        f" of GPUs (telemetry has none of {', '.join(failing())}; `nodes recipe --missing` says what lacks)"
     )

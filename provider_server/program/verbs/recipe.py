@@ -5,6 +5,7 @@ from typing import Annotated, TypedDict
 
 import typer
 
+from federation.base.clock import now_hour
 from federation.base.console import AsJson, Force, check_new
 from federation.base.screen import say
 from provider_server.fleet.analysis.metric_worth import Beyond, Change, Judged
@@ -22,9 +23,11 @@ from provider_server.fleet.learning.recipe import (
 )
 from provider_server.fleet.learning.signatures import metrics_of
 from provider_server.fleet.telemetry.catalogue import METRICS
+from provider_server.program.verbs import missing_metrics
 from provider_server.program.verbs.console import Home, nothing_yet, print_rows, required
-from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, open_feed
+from provider_server.program.verbs.feed import End, Files, Sorted, Start, Stock, hours_asked, open_feed
 
+LACKING_H = 24  # a metric of which nothing came in so many hours is missing
 LEAST_FAILURES = 30  # below, nothing could be left out at any tolerance that one would accept
 
 
@@ -43,12 +46,13 @@ class ContextWorthRow(FollowedRow):
 
 
 class WorthRow(TypedDict):
-    """What a signal raised. `alone` is what it has beyond all others; a fit without it loses the rest, later."""
+    """What a signal raised, and that in words. `alone`: beyond all others; a fit without it loses the rest, later."""
 
     rises: int
     raised: FollowedRow
     contexts: list[ContextWorthRow]
     alone: FollowedRow
+    figure: str
     log_likelihood_lost: float
     concordance_lost: float
 
@@ -123,6 +127,9 @@ def recipe(
         float | None, typer.Option(min=0.0, help="Samples of a node a day, at most.", show_default=False)
     ] = None,
     *,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="Say which known metrics Prometheus lacks, and what that costs.")
+    ] = False,
     in_order: Sorted = False,
     force: Force = False,
     as_json: AsJson = False,
@@ -135,6 +142,12 @@ def recipe(
     if unknown := sorted(set(keep or ()) - METRICS.keys()):
         raise typer.BadParameter(f"--keep {unknown[0]}: no metric of metrics.toml")
     asked = frozenset(keep or ()) | metrics_of(runs or ())
+    if missing and (file or out):
+        raise typer.BadParameter("--missing asks Prometheus for names of metrics, and takes neither --file nor --out")
+    if missing:
+        last = int(now_hour()) + 1 if end is None else end
+        missing_metrics.show(place, hours_asked(last - LACKING_H if start is None else start, last), as_json=as_json)
+        return
     if out:
         check_new(out, force=force)
     feed = open_feed(place, file or (), inventory, start, end, in_order=in_order, whole=True)
@@ -198,6 +211,7 @@ def _worth_row(worth: Worth, contexts: tuple[int | None, ...]) -> WorthRow:
             {"context": number, **_followed(one)} for number, one in zip(contexts, worth.by_context, strict=True)
         ],
         "alone": _followed(worth.alone),
+        "figure": worth.figure,
         "log_likelihood_lost": worth.likelihood_lost,
         "concordance_lost": worth.concordance_lost,
     }
@@ -237,11 +251,4 @@ def _metric_line(row: MetricRow) -> str:
     every = row["recommended_interval_s"]
     decision = f"every {every} s: {row['why']}" if every else row["decision"]
     text = f"{row['metric']}: {decision}; {row['series']:.3g} series, {row['samples_per_day']:,.0f} samples a day"
-    worth = row["worth"]
-    if worth is None:
-        return text
-    raised, alone = worth["raised"], worth["alone"]
-    return (
-        f"{text}; raised {worth['rises']} times, then {raised['failures']} failures where {raised['expected']:.2g} were"
-        f" to be expected, {alone['failures']} and {alone['expected']:.2g} where no other metric raised as much"
-    )
+    return f"{text}; {row['worth']['figure']}" if row["worth"] else text

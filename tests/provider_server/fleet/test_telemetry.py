@@ -598,18 +598,6 @@ def test_labels_that_name_nothing_tell_series_apart_in_one_number(tmp_path: Path
     assert {len(series.labels) for series in book.series} == {4}  # name, node, GPU, the others
 
 
-def outcome(file: str) -> list[tuple[str, str, float]]:
-    book = a_book()
-    source = FileSource([Path(__file__).parent / "telemetry" / file])
-    hours = list(summarise(source, book, Window(495_000, 495_030, 2e9)))
-    return [row for hour in hours for row in hour.events.select("node", "metric", "code").rows()]
-
-
-def test_failures_are_read_from_exporters_of_nvidia_smi_and_of_amd() -> None:
-    assert outcome("nvidia_smi_exporter.csv") == [("n2", "row_remap_failure", 1.0)]
-    assert outcome("amd_exporter.csv") == [("n1", "gpu_health", 0.0)]
-
-
 # ---- inventory -----------------------------------------------------------------------------------------------------
 
 TOML = """# rack 7
