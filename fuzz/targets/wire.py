@@ -1,10 +1,13 @@
 """The wire: messages, signatures, group elements."""
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
 
 from msgspec.structs import fields, replace
@@ -341,7 +344,9 @@ def a_trustee() -> Trustee:
     """The one of `a_founding_entry`, with a memory that is not kept."""
     founding = [KEY.sign(a_founding_entry())]
     share = KeyShare(1, Scalar.from_int(3))
-    return Trustee(share, KEY, MASK_KEY, founding, Path(":memory:"), os.urandom)
+    folder = mkdtemp(prefix="pharoah-fuzz-")
+    atexit.register(rmtree, folder, ignore_errors=True)
+    return Trustee(share, KEY, MASK_KEY, founding, Path(folder, "trustee.db"), os.urandom)
 
 
 def scalars_and_elements() -> Iterator[bytes]:

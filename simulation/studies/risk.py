@@ -155,14 +155,14 @@ def run(
 ) -> Table:
     """Slope and Brier score of the probabilities that nodes fail, and interruptions of long jobs placed by them."""
     count, days = (QUICK_NODES, QUICK_DAYS) if quick else (NODES, DAYS)
+    rows = read_outages(outages).rows if outages else None
     drawn = []
     for number in tracked(range(seed, seed + (min(seeds, 2) if quick else seeds)), min(seeds, 2) if quick else seeds):
         made = fleet_outages(fitted(), count, days * DAY_H, np.random.default_rng([number, 30]))
         named = made.with_columns(node=pl.col("node") + f"/{number}")
         drawn.append(judged(named, [f"node-{node}/{number}" for node in range(count)], days))
     fleets = {"simulated": {how: [one[how] for one in drawn] for how in drawn[0]}}
-    if outages:
-        rows = read_outages(outages).rows
+    if outages and rows is not None:
         names = sorted(set(rows["node"]))
         nodes = names + [f"never down {number}" for number in range(NODES - len(names))]
         for name, kinds in ((outages.name, ()), (f"{outages.name}, hardware", HARDWARE)):
