@@ -10,6 +10,7 @@ a key of one's own instead of a certificate, and `securesystemslib` verifies it.
 import argparse
 import base64
 import hashlib
+import io
 import json
 import os
 import re
@@ -37,12 +38,13 @@ from securesystemslib.signer import SSlibKey
 
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
+GIT = shutil.which("git") or "git"
 BUNDLE, KEY, SUMS = "provenance.sigstore.json", "release.pub", "SHA256SUMS"
 STATEMENT = "application/vnd.in-toto+json"
 # What ops/Containerfile installs for each role.
 IMAGES = {
     "provider": ("provider", "benchmarks", "fabric", "kubernetes", "nodes", "slurm"),
-    "tenant": ("[federation]", "claims", "confirm"),
+    "tenant": ("claims", "confirm"),
     "trustee": ("trustee",),
 }
 LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./\.\./)?([^):]+)\)")  # to a file of the repository
@@ -61,7 +63,9 @@ def main() -> int:
     """The exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--uv", type=Path, required=True, help="the program uv")
-    parser.add_argument("--key", type=Path, help="EC P-256 private key as PEM; without, one is made in out/, for trying")
+    parser.add_argument(
+        "--key", type=Path, help="EC P-256 private key as PEM; without, one is made in out/, for trying"
+    )
     parser.add_argument("--url", help="address of the files of this version, for the metadata")
     asked = parser.parse_args()
     commit, time_s = _git("log", "-1", "--format=%H %ct").split()
@@ -105,27 +109,25 @@ def version() -> str:
 
 def members() -> list[Path]:
     """The folders of all distributions, below the root."""
-    found = [path.parent for pattern in ("distributions", "plugins") for path in ROOT.glob(f"{pattern}/*/pyproject.toml")]
+    found = [
+        path.parent for pattern in ("distributions", "plugins") for path in ROOT.glob(f"{pattern}/*/pyproject.toml")
+    ]
     return [Path(), *sorted(path.relative_to(ROOT) for path in found)]
 
 
 def shipped() -> dict[str, list[str]]:
     """What is listed: every distribution, and the image of each role, by what is installed for it."""
     alone = {_name(path): [_name(path)] for path in members()}
-    images = {
-        f"image-{role}": [f"pharoah{part}" if part.startswith("[") else f"pharoah-{part}" for part in parts]
-        for role, parts in IMAGES.items()
-    }
-    return alone | images
+    return alone | {f"image-{role}": [f"pharoah-{part}" for part in parts] for role, parts in IMAGES.items()}
 
 
 def build(room: Path, source: Source, mask: int, zone: str) -> Path:
     """The folder with the sdist of every distribution and the wheel of that sdist."""
     tree, made = room / "tree", room / "made"
     tree.mkdir(parents=True)
-    with subprocess.Popen(["git", "archive", source.commit], cwd=ROOT, stdout=subprocess.PIPE) as archive:
-        with tarfile.open(fileobj=archive.stdout, mode="r|") as files:
-            files.extractall(tree, filter="tar")
+    archive = subprocess.run([GIT, "archive", source.commit], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(tree, filter="tar")
     environment = os.environ | {"SOURCE_DATE_EPOCH": str(source.time_s), "TZ": zone, "PYTHONHASHSEED": str(mask)}
     for member in members():
         say(f"{room.name}: {member.name or 'pharoah'}")
@@ -182,7 +184,7 @@ def sbom(room: Path, uv: Path, name: str, wanted: list[str]) -> str:
     else:
         root = {"bom-ref": name, "type": "container", "name": name, "version": version()}
         document["metadata"]["component"] = root
-        edges = sorted(one["bom-ref"] for one in document["components"] if one["name"] in _bare(wanted))
+        edges = sorted(one["bom-ref"] for one in document["components"] if one["name"] in wanted)
         document["dependencies"].insert(0, {"ref": name, "dependsOn": edges})
     for one in [document["metadata"]["component"], *document["components"]]:
         wheel = DIST / f"{one['name'].replace('-', '_')}-{one['version']}-py3-none-any.whl"
@@ -220,7 +222,9 @@ def sign(payload: bytes, key: Path) -> None:
     private = load_pem_private_key(key.read_bytes(), None)
     if not isinstance(private, ec.EllipticCurvePrivateKey) or private.curve.name != "secp256r1":
         sys.exit(f"dist: error: {key} is no EC key on P-256")
-    signed = private.sign(b"DSSEv1 %d %s %d %s" % (len(STATEMENT), STATEMENT.encode(), len(payload), payload), ec.ECDSA(SHA256()))
+    signed = private.sign(
+        b"DSSEv1 %d %s %d %s" % (len(STATEMENT), STATEMENT.encode(), len(payload), payload), ec.ECDSA(SHA256())
+    )
     public = private.public_key()
     (DIST / KEY).write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -237,7 +241,7 @@ def sign(payload: bytes, key: Path) -> None:
 
 
 def verify() -> None:
-    """Raises what securesystemslib raises unless the bundle is signed by the key beside it; then compares every file."""
+    """Raises what securesystemslib raises unless the key beside it signed the bundle; then compares every file."""
     folded = json.loads((DIST / BUNDLE).read_text())["dsseEnvelope"]
     for one in folded["signatures"]:
         one["keyid"] = "release"
@@ -270,12 +274,8 @@ def _name(member: Path) -> str:
     return str(tomllib.loads((ROOT / member / "pyproject.toml").read_text())["project"]["name"])
 
 
-def _bare(wanted: list[str]) -> set[str]:
-    return {one.partition("[")[0] for one in wanted}
-
-
 def _git(*words: str) -> str:
-    return subprocess.run(["git", *words], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    return subprocess.run([GIT, *words], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 if __name__ == "__main__":

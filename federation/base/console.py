@@ -36,7 +36,7 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite the content of -
 AsJson = Annotated[bool, typer.Option("--json")]
 
 
-# `pip install pharoah` installs what the machine of a job needs; what it lacks for other verbs, and who brings the programs.
+# What `pip install pharoah` lacks for some verbs of a tenant, and the distributions of the other programs.
 BRINGS = {
     "pharoah-tenant": "'pharoah[federation]'",
     "pharoah-trustee": "pharoah-trustee",
