@@ -1,10 +1,11 @@
 """`make dist`: all that a release uploads, made of what is committed, into dist/. It stops before the upload.
 
-Every distribution is built twice, in two folders under two time zones and file modes, as an sdist and as a wheel of that
-sdist; the bytes must be equal. `twine check` and `check-wheel-contents` look at them. Each is installed beside the locked
-versions of what it needs, and `cyclonedx-py` lists what is there. A statement of provenance (in-toto Statement v1 with
-SLSA Provenance v1) names the commit and the digest of every file; it is signed as DSSE in a bundle of Sigstore 0.3, with
-a key of one's own instead of a certificate, and `securesystemslib` verifies it. docs/release.md says how a stranger does.
+Every distribution is built twice, in two folders under two time zones and file modes, as an sdist and as a wheel of
+that sdist; the bytes must be equal. `twine check` and `check-wheel-contents` look at them. Each is installed beside
+the locked versions of what it needs, and `cyclonedx-py` lists what is there. A statement of provenance (in-toto
+Statement v1 with SLSA Provenance v1) names the commit and the digest of every file. It is signed as DSSE in a bundle
+of Sigstore 0.3, with a key of one's own instead of a certificate, and `securesystemslib` verifies it; docs/release.md
+says how a stranger does.
 """
 
 import argparse
@@ -134,7 +135,7 @@ def build(room: Path, source: Source, mask: int, zone: str) -> Path:
         alone = room / "alone" / member  # links become files, or the sdist would point out of itself
         shutil.copytree(tree / member, alone, dirs_exist_ok=True, ignore=shutil.ignore_patterns("tests"))
         _dress(alone, member, source.url)
-        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", made, alone]
+        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made), str(alone)]
         subprocess.run(command, check=True, env=environment, umask=mask, stdout=subprocess.DEVNULL)
     return made
 
@@ -170,12 +171,13 @@ def check() -> None:
 def sbom(room: Path, uv: Path, name: str, wanted: list[str]) -> str:
     """CycloneDX JSON of what comes along with these distributions, in the locked versions."""
     python = room / "bin" / "python"
-    uv_in_room = [uv, "--no-config", "--quiet"]
-    subprocess.run([*uv_in_room, "venv", "--python", sys.executable, room], check=True)
-    install = [*uv_in_room, "pip", "install", "--python", python, "--only-binary", ":all:", "--find-links", DIST]
+    uv_in_room = [str(uv), "--no-config", "--quiet"]
+    subprocess.run([*uv_in_room, "venv", "--python", sys.executable, str(room)], check=True)
+    install = [*uv_in_room, "pip", "install", "--python", str(python), "--only-binary", ":all:"]
+    install += ["--find-links", str(DIST), "--constraint", str(ROOT / "requirements.lock")]
     pinned = [f"{one}=={version()}" for one in wanted]
-    subprocess.run([*install, "--constraint", ROOT / "requirements.lock", *pinned], check=True, cwd=room)
-    listing = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible", "--sv", "1.6", python]
+    subprocess.run([*install, *pinned], check=True, cwd=room)
+    listing = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible", "--sv", "1.6", str(python)]
     document: dict[str, Any] = json.loads(subprocess.run(listing, check=True, stdout=subprocess.PIPE).stdout)
     ours = {one["name"]: one for one in document["components"] if one["name"] in wanted or one["name"] == name}
     if name in ours:

@@ -51,9 +51,9 @@ def installed(folder: Path, protocol: int) -> Installed:
     for package in PACKAGES:
         shutil.copytree(ROOT / package, sources / package, ignore=shutil.ignore_patterns("__pycache__"))
     members = sorted(path.parent.relative_to(ROOT) for path in ROOT.glob("distributions/*/pyproject.toml"))
-    projects = [Path(name, "pyproject.toml") for name in (".", *members)]
-    texts = ["distributions/README.md", *(member / "README.md" for member in members), "LICENSE", "NOTICE"]
-    for name in (*projects, *texts):
+    names = ["pyproject.toml", "distributions/README.md", "LICENSE", "NOTICE"]
+    names += [f"{member}/{name}" for member in members for name in ("pyproject.toml", "README.md")]
+    for name in names:
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
         (sources / name).write_text((ROOT / name).read_text().replace("0.1.0", f"0.{protocol}.0"))
     for link in (path for member in members for path in (ROOT / member).iterdir() if path.is_symlink()):
