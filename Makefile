@@ -7,7 +7,7 @@ SHELL := bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
+MEMBERS := $(patsubst %/pyproject.toml,%,$(wildcard distributions/*/pyproject.toml plugins/*/pyproject.toml))
 # Tests of programs mostly wait: two workers to a processor where there are few.
 WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? 2 * n : n)))
 DEMO_OUT ?= out/quickstart
@@ -15,6 +15,7 @@ TORCH ?= 2.13.0
 ATHERIS ?= 3.0.0
 SECONDS_EACH ?= 600
 ORDERS ?= 10
+PYTHONS ?= $(PYTHON)
 GPU_WHEELS := click msgspec packaging shellingham typer
 TESTS ?=
 
@@ -32,7 +33,7 @@ help: ## List the targets
 .PHONY: install
 install: $(VENV)/.installed ## Create .venv with the locked dependencies and this project in it
 
-$(VENV)/.installed: requirements.lock pyproject.toml $(PLUGINS:%=%/pyproject.toml)
+$(VENV)/.installed: requirements.lock pyproject.toml $(MEMBERS:%=%/pyproject.toml)
 	@test -n "$(PYTHON)" || { echo "make: error: no python3 found; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "make: error: $(PYTHON) is older than 3.11; set PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -40,8 +41,8 @@ $(VENV)/.installed: requirements.lock pyproject.toml $(PLUGINS:%=%/pyproject.tom
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "[2/3] locked dependencies (about a minute)"
 	@$(BIN)/python -m pip install -qq --require-hashes --requirement requirements.lock
-	@echo "[3/3] pharoah and its plug-ins, editable"
-	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable . $(PLUGINS:%=--editable ./%)
+	@echo "[3/3] pharoah, its programs and plug-ins, editable"
+	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable . $(MEMBERS:%=--editable ./%)
 	@touch $@
 
 .PHONY: demo
@@ -136,17 +137,30 @@ docs: reference report ## Build the documents as a site in out/site, links check
 		|| { echo "make: error: these pages load something from elsewhere" >&2; exit 1; }
 	@echo "site: out/site/index.html"
 
-out/docs-venv/.installed: docs/requirements.txt
-	@"$(PYTHON)" -m venv out/docs-venv
-	@out/docs-venv/bin/python -m pip install -qq --require-hashes --requirement docs/requirements.txt
+out/docs-venv/.installed out/release-venv/.installed: out/%-venv/.installed:
+	@"$(PYTHON)" -m venv $(@D)
+	@$(@D)/bin/python -m pip install -qq --require-hashes --requirement $<
 	@touch $@
+
+out/docs-venv/.installed: docs/requirements.txt
+out/release-venv/.installed: distributions/requirements.txt
+
+.PHONY: dist
+dist: install out/release-venv/.installed ## Build, check, list and sign all that a release uploads, into dist/: docs/release.md
+	@out/release-venv/bin/python distributions/release.py --uv $(BIN)/uv $(if $(KEY),--key "$(KEY)") $(if $(SOURCE_URL),--url "$(SOURCE_URL)")
+
+.PHONY: rooms
+rooms: ## Install what is in dist/ into bare environments of PYTHONS, every role, and try it; network
+	@for python in $(PYTHONS); do "$$python" distributions/rooms.py; done
 
 .PHONY: lock
 lock: install ## Resolve requirements.lock and docs/requirements.txt anew, keeping what still fits
-	@$(BIN)/uv pip compile --quiet pyproject.toml --output-file requirements.lock
-	@$(BIN)/uv pip compile --quiet --no-config --group docs --universal --python-version 3.11 --generate-hashes \
-		--only-binary :all: --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
-		--output-file docs/requirements.txt
+	@$(BIN)/uv pip compile --quiet --group dev pyproject.toml $(MEMBERS:%=%/pyproject.toml) --output-file requirements.lock
+	@for group in docs=docs release=distributions; do \
+		$(BIN)/uv pip compile --quiet --no-config --group $${group%=*} --universal --python-version 3.11 --generate-hashes \
+			--only-binary :all: --no-annotate --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+			--output-file $${group#*=}/requirements.txt; \
+	done
 
 .PHONY: clean
 clean: ## Remove the environment, outputs and caches

@@ -15,7 +15,7 @@ import pytest
 
 PYTHON = {
     "torch": "`make torch` adds it",
-    "ray": "`pip install 'pharoah[ray]'` adds it",
+    "ray": "`pip install 'pharoah-sim[ray]'` adds it",
     "celpy": "`pip install cel-python==0.5.0` adds it, for the rules of admission policies",
     "kubernetes_validate": "`pip install kubernetes-validate==1.37.0` adds it, with published schemas",
     "nvidia_resiliency_ext": "`pip install --no-deps nvidia-resiliency-ext defusedxml` adds it",

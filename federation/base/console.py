@@ -36,14 +36,14 @@ Force = Annotated[bool, typer.Option("--force", help="Overwrite the content of -
 AsJson = Annotated[bool, typer.Option("--json")]
 
 
-# `pip install pharoah` installs what the machine of a job needs; each program's further needs are an extra.
-EXTRAS = {
-    "pharoah-tenant": "federation",
-    "pharoah-trustee": "trustee",
-    "pharoah-provider": "provider",
-    "pharoah-sim": "simulation",
+# What `pip install pharoah` lacks for some verbs of a tenant, and the distributions of the other programs.
+BRINGS = {
+    "pharoah-tenant": "'pharoah[federation]'",
+    "pharoah-trustee": "pharoah-trustee",
+    "pharoah-provider": "pharoah-provider",
+    "pharoah-sim": "pharoah-sim",
 }
-PAGES = {"fastapi", "jinja2", "starlette", "uvicorn"}  # of the extra `page`, which those of the programs include
+PAGES = {"fastapi", "jinja2", "starlette", "uvicorn"}  # of the extra `page`, which `federation` includes
 JSON = "Print results as JSON with stable keys."
 # Options that most verbs of a program take. They may stand before the verb, too, and the program's help describes them.
 SHARED = ("--home", "--database", "--json")
@@ -462,11 +462,13 @@ class Console:
             raise typer.Exit(code) from error
         except ModuleNotFoundError as error:
             missing = (error.name or "").partition(".")[0]
-            if self.program not in EXTRAS or missing in OURS:
+            if self.program not in BRINGS or missing in OURS:
                 raise
-            extra = "page" if self.program == "pharoah-tenant" and missing in PAGES else EXTRAS[self.program]
-            plug_in = missing.replace("_", "-")
-            wanted = plug_in if plug_in in DISTRIBUTIONS.values() else f"'pharoah[{extra}]'"
+            wanted = BRINGS[self.program]
+            if (plug_in := missing.replace("_", "-")) in DISTRIBUTIONS.values():
+                wanted = plug_in
+            elif self.program == "pharoah-tenant" and missing in PAGES:
+                wanted = "'pharoah[page]'"
             self.say_error(f"this verb needs `pip install {wanted}`", f"the module {error.name} is not installed")
             raise typer.Exit(code) from error
 

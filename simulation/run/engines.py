@@ -157,7 +157,7 @@ def _ray(address: str) -> Iterator[Any]:
     try:
         ray = importlib.import_module("ray")
     except ModuleNotFoundError as error:
-        raise EngineFailed("Ray is not installed", hint="pip install 'pharoah[ray]'") from error
+        raise EngineFailed("Ray is not installed", hint="pip install 'pharoah-sim[ray]'") from error
     if address != _HERE:
         _check_answers(address)
     ray.init(address=address, log_to_driver=False, configure_logging=False)

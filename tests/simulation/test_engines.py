@@ -106,7 +106,7 @@ def test_a_missing_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(EngineFailed, match="Ray is not installed") as missing, engine(Kind.RAY):
         pass
-    assert "pharoah[ray]" in missing.value.diagnostics()
+    assert "pharoah-sim[ray]" in missing.value.diagnostics()
 
 
 # ---- over Ray --------------------------------------------------------------------------------------------------------

@@ -50,14 +50,19 @@ def installed(folder: Path, protocol: int) -> Installed:
     sources, wheels = folder / "sources", folder / "wheels"
     for package in PACKAGES:
         shutil.copytree(ROOT / package, sources / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE", "distributions/provider/pyproject.toml"):
+    members = sorted(path.parent.relative_to(ROOT) for path in ROOT.glob("distributions/*/pyproject.toml"))
+    names = ["pyproject.toml", "distributions/README.md", "LICENSE", "NOTICE"]
+    names += [f"{member}/{name}" for member in members for name in ("pyproject.toml", "README.md")]
+    for name in names:
         (sources / name).parent.mkdir(parents=True, exist_ok=True)
         (sources / name).write_text((ROOT / name).read_text().replace("0.1.0", f"0.{protocol}.0"))
+    for link in (path for member in members for path in (ROOT / member).iterdir() if path.is_symlink()):
+        (sources / link.relative_to(ROOT)).symlink_to(link.readlink())
     changed = sum(_change(path) for path in sources.rglob("*.py"))
     assert changed > 30, "hardly any message was found"
     _speak(sources / "federation/protocol/versions.py", protocol)
     build = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(wheels)]
-    subprocess.run([*build, str(sources), str(sources / "distributions/provider")], check=True)
+    subprocess.run([*build, str(sources), *(str(sources / member) for member in members)], check=True)
     made = Installed(folder / "venv/bin/python")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     (borrowing,) = (folder / "venv/lib").glob("python3*/site-packages")

@@ -40,8 +40,8 @@ EXTRAS_ONLY = {
     "starlette",
     "uvicorn",
 }
-PROVIDERS: dict[str, Any] = tomllib.loads((ROOT / "distributions/provider/pyproject.toml").read_text())["project"]
 PLUG_INS = sorted((ROOT / "plugins").glob("*/pyproject.toml"))
+PROGRAMS = sorted((ROOT / "distributions").glob("*/pyproject.toml"))  # each with a link to its package
 LATER = {"numpy", "msgpack", "rich", "torch"}  # of the core, or the job's own: loaded by the verbs that need them
 RUN = ["run", "--scenario", "quickstart", "--out"]
 PIP = [sys.executable, "-m", "pip"]
@@ -135,17 +135,36 @@ def test_the_core_asks_for_little_and_pins_nothing() -> None:
     assert "numpy>=1.26,<3" in PROJECT["dependencies"]
 
 
-def test_all_distributions_are_of_one_version() -> None:
-    assert PROVIDERS["version"] == PROJECT["version"]
-    assert PROVIDERS["dependencies"] == [f"pharoah[provider]=={PROJECT['version']}"]
-    assert set(PROVIDERS["optional-dependencies"]) <= set(PROJECT["optional-dependencies"])
-    for file in PLUG_INS:
+def test_all_distributions_are_of_one_version_and_describe_themselves_alike() -> None:
+    all_classifiers = set(PROJECT["classifiers"])
+    known = {one for file in PROGRAMS for one in tomllib.loads(file.read_text())["project"]["dependencies"]}
+    known.update(PROJECT["dependencies"], *PROJECT["optional-dependencies"].values())
+    for file in (*PROGRAMS, *PLUG_INS):
         project = tomllib.loads(file.read_text())["project"]
         assert project["version"] == PROJECT["version"]
-        floors = {f"{name}=={PROJECT['version']}" for name in ("pharoah", "pharoah[federation]", "pharoah-provider")}
-        assert len(floors.intersection(project["dependencies"])) == 1
-        others = [one for one in project["dependencies"] if "==" not in one]
-        assert set(others) <= {one for extra in PROJECT["optional-dependencies"].values() for one in extra}
+        assert project["requires-python"] == PROJECT["requires-python"]
+        for sign in ("Development Status", "Operating System", "Programming Language", "Typing"):
+            wanted = {one for one in all_classifiers if one.startswith(sign)}
+            assert wanted == {one for one in project["classifiers"] if one.startswith(sign)}
+        ours = {one for one in project["dependencies"] if one.startswith("pharoah")}
+        assert ours
+        assert all(one.endswith(f"=={PROJECT['version']}") for one in ours)
+        assert file in PROGRAMS or set(project["dependencies"]) - ours <= known
+        for name in project["license-files"]:
+            assert (file.parent / name).read_bytes() == (ROOT / name).read_bytes()
+
+
+def test_a_program_is_a_script_of_the_distribution_that_has_its_package() -> None:
+    scripts = {PROJECT["name"]: PROJECT["scripts"]}
+    for file in PROGRAMS:
+        table = tomllib.loads(file.read_text())
+        scripts[table["project"]["name"]] = table["project"]["scripts"]
+        (package,) = table["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+        assert (file.parent / package).resolve() == ROOT / package
+        assert all(value.partition(".")[0] == package for value in table["project"]["scripts"].values())
+    assert {name: list(one) for name, one in scripts.items()} == {
+        name: ["pharoah-tenant" if name == "pharoah" else name] for name in scripts
+    }
 
 
 def test_a_program_knows_which_of_our_distributions_bring_a_verb() -> None:
@@ -165,7 +184,7 @@ def test_every_plug_in_is_known_to_each_tool_that_looks_at_it() -> None:
         sides = [one["forbidden_modules"] for one in contracts if package.name in one.get("source_modules", ())]
         assert sides in ([["tenant_client", "trustee"]], [["provider_server", "trustee"]])
         assert f"$MYPY_CONFIG_FILE_DIR/{package.parent.relative_to(ROOT)}" in settings["mypy"]["mypy_path"]
-        assert f"/src/plugins/{file.parent.name}" in (ROOT / "ops/Containerfile").read_text()
+        assert f"./plugins/{file.parent.name}" in (ROOT / "ops/Containerfile").read_text()
         assert (file.parent / "README.md").exists()
         assert list(file.parent.glob("tests/test_*.py"))
 
@@ -174,17 +193,19 @@ def test_every_plug_in_is_known_to_each_tool_that_looks_at_it() -> None:
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The wheels of all distributions, by name."""
     folder = tmp_path_factory.mktemp("wheels")
-    sources = [str(ROOT), str(ROOT / "distributions/provider"), *(str(file.parent) for file in PLUG_INS)]
+    sources = [str(ROOT), *(str(file.parent) for file in (*PROGRAMS, *PLUG_INS))]
     build = [*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), *sources]
     subprocess.run(build, check=True)
     return {path.name.partition("-")[0]: path for path in folder.iterdir()}
 
 
 @pytest.mark.nightly
-def test_the_wheels_hold_every_file_and_a_tenants_none_of_the_provider(wheels: dict[str, Path]) -> None:
+def test_the_wheels_hold_every_file_of_their_own_and_no_other(wheels: dict[str, Path]) -> None:
     shares = {
-        "pharoah": ("", {"crypto", "federation", "pharoah", "tenant_client", "trustee"}),
-        "pharoah_provider": ("", {"provider_server", "simulation"}),
+        "pharoah": ("", {"crypto", "federation", "pharoah", "tenant_client"}),
+        "pharoah_provider": ("", {"provider_server"}),
+        "pharoah_sim": ("", {"simulation"}),
+        "pharoah_trustee": ("", {"trustee"}),
     }
     for name in (file.parent.name for file in PLUG_INS):
         shares[f"pharoah_{name}"] = f"plugins/{name}/src", {f"pharoah_{name}"}
@@ -196,6 +217,7 @@ def test_the_wheels_hold_every_file_and_a_tenants_none_of_the_provider(wheels: d
         with ZipFile(wheels[name]) as wheel:
             files = {file for file in wheel.namelist() if ".dist-info/" not in file}
         assert files == sources
+        assert {f"{package}/py.typed" for package in packages} <= files
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +271,6 @@ def test_a_clean_environment_runs_a_job_and_says_why_it_failed(core: Path, tmp_p
     [
         ("pharoah-tenant join", "federation"),
         ("pharoah-tenant page", "page"),
-        ("pharoah-trustee init --address localhost:7100", "trustee"),
     ],
 )
 def test_a_verb_whose_extra_is_missing_says_which(words: str, extra: str, core: Path, tmp_path: Path) -> None:
@@ -281,24 +302,25 @@ def test_confirm_needs_its_plug_in_and_only_with_a_hint_an_extra(
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("program", ["pharoah-provider", "pharoah-sim"])
-def test_a_program_whose_files_are_missing_says_what_to_install(program: str, core: Path) -> None:
-    done = call(core / program, "--help")
-    assert done.returncode == 2
-    assert "this program needs `pip install pharoah-provider`" in done.stderr
+def test_the_core_has_no_program_of_another_party(core: Path) -> None:
+    assert [path.name for path in core.glob("pharoah*")] == ["pharoah-tenant"]
 
 
 @pytest.mark.nightly
-def test_a_program_whose_dependencies_are_missing_says_which_extra(
+def test_a_program_whose_dependencies_are_missing_says_what_to_install(
     core: Path, wheels: dict[str, Path], tmp_path: Path
 ) -> None:
     beside = tmp_path / "beside"
     pip = [*PIP, "install", "--quiet", "--no-deps", "--no-compile", "--target", str(beside)]
-    subprocess.run([*pip, str(wheels["pharoah_provider"])], check=True)
-    script = f"import sys; sys.path.append({str(beside)!r}); from federation.base.programs import {{0}}; {{0}}()"
-    for name, extra, words in (("provider", "provider", ["status", "--home"]), ("simulation", "simulation", RUN)):
-        done = call(core / "python", "-c", script.format(name), *words, tmp_path / "home")
-        assert f"this verb needs `pip install 'pharoah[{extra}]'`" in done.stderr
+    subprocess.run([*pip, *(str(wheels[f"pharoah_{name}"]) for name in ("provider", "sim", "trustee"))], check=True)
+    for name, module, words in (
+        ("pharoah-provider", "provider_server.program.cli", ["status", "--home"]),
+        ("pharoah-sim", "simulation.cli", RUN),
+        ("pharoah-trustee", "trustee.cli", ["init", "--address=localhost:7100", "--home"]),
+    ):
+        script = f"import sys; sys.path.append({str(beside)!r}); from {module} import app; app(prog_name={name!r})"
+        done = call(core / "python", "-c", script, *words, tmp_path / "home")
+        assert f"this verb needs `pip install {name}`" in done.stderr
 
 
 # ---- ops/ ------------------------------------------------------------------------------------------------------------
@@ -309,7 +331,7 @@ def test_a_unit_starts_a_program_that_there_is_and_lets_it_write_its_home_alone(
     text = (ROOT / "ops" / "systemd" / f"pharoah-{role}.service").read_text(encoding="utf-8")
     rows = [line.partition("=")[::2] for line in text.splitlines() if not line.startswith("#")]
     settings = {key: value for key, value in rows if value}
-    assert f"pharoah-{role}" in PROJECT["scripts"]
+    assert role == "tenant" or ROOT / f"distributions/{role}/pyproject.toml" in PROGRAMS
     assert settings["ExecStart"] == f"/opt/pharoah/bin/pharoah-{role} serve"
     assert settings["User"] == settings["StateDirectory"] == f"pharoah-{role}"
     assert settings["ProtectSystem"] == "strict"

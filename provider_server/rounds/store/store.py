@@ -336,7 +336,8 @@ def _engine(url: sa.URL, *, create: bool) -> sa.Engine:
     try:
         return sa.create_engine(url, hide_parameters=True, pool_pre_ping=True)
     except ModuleNotFoundError as error:
-        raise BadDatabase("the PostgreSQL driver is not installed", hint="pip install 'pharoah[postgresql]'") from error
+        hint = "pip install 'pharoah-provider[postgresql]'"
+        raise BadDatabase("the PostgreSQL driver is not installed", hint=hint) from error
 
 
 def _check_file(path: Path) -> None:

@@ -621,7 +621,7 @@ def test_without_the_driver_the_error_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(BadDatabase, match="driver") as caught:
         Store("postgresql://host/name")
-    assert "pharoah[postgresql]" in caught.value.hint
+    assert "pharoah-provider[postgresql]" in caught.value.hint
 
 
 @ON_POSTGRESQL

@@ -10,7 +10,7 @@ import sys
 import threading
 from types import FrameType
 
-from federation.base.programs import provider
+from provider_server.program.cli import app
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_input, daemon=True).start()
     sys.argv[1:1] = ["benchmark"]
-    provider()
+    app(prog_name="pharoah-provider")
 
 
 def _end(_: int, __: FrameType | None) -> None:
