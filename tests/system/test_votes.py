@@ -102,7 +102,7 @@ def test_the_leaf_that_tenants_vote_for_is_named_and_each_lease_counts_once_in_a
     tokens = provider.part_tokens(0)
     assert table.events[table.levels("part").index(tokens[BAD[0]][BAD[1]])] == 8 * voting
     first, *_ = suspected(release, provider.store.leases(*WEEK), provider.parts or the_fabric(), tokens)
-    assert (first.switch, first.rail) == ("leaf-1-0", 0)
+    assert (first.switch, first.rail, first.jobs) == ("leaf-1-0", 0, 8 * voting)
 
 
 def test_who_lists_no_parts_owns_none_and_without_owners_no_votes_are_asked_for(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ from provider_server.fleet.release import Release
 class SuspectedPart:
     """A leaf, or the spines of a rail (no `switch`): the votes it explains, give or take `error`, and how surely.
 
-    `is_named` parts are faulty at a false discovery rate of 10%; `noise_sd` is that of a row's total, in votes.
+    `is_named` parts are faulty at a false discovery rate of 10%; `noise_sd` is that of a row's total, in votes. `jobs`
+    ran over it, of those on several nodes that were counted: what a fault there can take down.
     """
 
     rail: int
@@ -33,6 +34,7 @@ class SuspectedPart:
     p_value: float
     is_named: bool
     noise_sd: float
+    jobs: int = 0
 
 
 def suspected(
@@ -62,9 +64,15 @@ def suspected(
             one.p_value,
             one.is_named,
             noise_sd,
+            sum(_runs_over(spread, one.part) for spread in spreads),
         )
         for one in found
     )
+
+
+def _runs_over(spread: Spread, part: PartName) -> bool:
+    """Through a leaf go jobs with a node below it, through spines those with nodes below several leaves."""
+    return len(set(spread.units)) > 1 if part.unit is None else part.unit in spread.units
 
 
 def _switch(parts: FabricParts, part: PartName) -> str:

@@ -126,8 +126,10 @@ def of_nodes(
     for one in islice((one for one in fleet if one.stands_out), MOST_NAMED):
         what = f"{one.name} fails {one.ratio:.1f} times as often as the usual node"
         yield Action(what, "Look for what its nodes share; leave long jobs to others.", f"/fleet#group-{one.number}")
-    for part in [one for one in fabric.suspects if one.standing == SUSPECTED][:MOST_NAMED] if fabric else ():
-        what = f"Jobs stall at {part.switch or 'a spine'}, rail {part.rail}"
+    stalling = [one for one in fabric.suspects if one.standing == SUSPECTED] if fabric else []
+    for part in sorted(stalling, key=lambda one: -one.jobs)[:MOST_NAMED]:  # those first that take most jobs down
+        over = f"; {counted_as(part.jobs, 'job')} ran over it" if part.jobs else ""
+        what = f"Jobs stall at {part.switch or 'a spine'}, rail {part.rail}{over}"
         yield Action(what, "`pharoah-provider nodes path` tells which link or port.", "/fabric")
     for pace in [one for one in speed.contexts if one.named][:MOST_NAMED] if speed else ():
         yield Action(

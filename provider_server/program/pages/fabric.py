@@ -21,7 +21,10 @@ STANDINGS = {NOT_SUSPECTED: 0, SUSPECTED: 4, NO_COUNT: 5}  # with the colour of 
 
 @dataclass(frozen=True)
 class PartView:
-    """A leaf, or the spines of a rail (`switch` is empty): the votes it explains, None without a count."""
+    """A leaf, or the spines of a rail (`switch` is empty): the votes it explains, None without a count.
+
+    `jobs` ran over it: what a fault there can take down.
+    """
 
     rail: int
     switch: str
@@ -31,6 +34,7 @@ class PartView:
     p_value: float | None
     nodes: tuple[str, ...]
     nodes_left_out: int
+    jobs: int = 0
 
     @property
     def step(self) -> int:
@@ -120,7 +124,7 @@ def _part(rail: int, switch: str, one: SuspectedPart | None, nodes: Sequence[str
     if one is None:
         return PartView(rail, switch, NO_COUNT, None, None, None, shown, left)
     standing = SUSPECTED if one.is_named else NOT_SUSPECTED
-    return PartView(rail, switch, standing, one.votes, one.error, one.p_value, shown, left)
+    return PartView(rail, switch, standing, one.votes, one.error, one.p_value, shown, left, one.jobs)
 
 
 def speed(releases: Sequence[Release], name: Callable[[str], str]) -> SpeedView | None:

@@ -186,7 +186,9 @@ def test_the_tenant_whose_node_degrades_hears_of_it_once_and_when_it_is_over(sce
     (raised,) = scene.hints(0)
     assert (raised.state, raised.suspicion, raised.action) == (HintState.RAISED, Suspicion.COMPUTE, Action.CONFIRM)
     assert (raised.lease, raised.times, raised.within_hours) == (scene.leases["hot"], 1, 24.0)
-    assert (raised.ratio, raised.ratio_low, raised.ratio_high) == pytest.approx((20.0, 9.2, 43.4), rel=0.01)  # neither rate is known exactly
+    assert (raised.ratio, raised.ratio_low, raised.ratio_high) == pytest.approx(
+        (20.0, 9.2, 43.4), rel=0.01
+    )  # neither rate is known exactly
     assert raised.probability == pytest.approx(24 * 2.1e-3, rel=0.05)
     assert scene.feed.first_hour + HOT_FROM + 24 < raised.at_h <= scene.feed.first_hour + HEATING[-2]
     assert (scene.value("pharoah_hints_total", state="raised"), scene.value("pharoah_episodes_open")) == (1, 1)

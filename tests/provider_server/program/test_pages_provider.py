@@ -154,7 +154,7 @@ FABRIC = FabricParts.of(
 
 def suspicions(seen: Snapshot) -> Votes:
     """Of three units on two rails a leaf that is named, a spine that is not, and parts without a count."""
-    named = SuspectedPart(0, "leaf-1-0", 84.4, 12.1, 1e-9, is_named=True, noise_sd=6.6)
+    named = SuspectedPart(0, "leaf-1-0", 84.4, 12.1, 1e-9, is_named=True, noise_sd=6.6, jobs=41)
     return Votes(
         FABRIC, seen.releases[-1], (named, SuspectedPart(1, "", -3.6, 20.0, 0.6, is_named=False, noise_sd=6.6))
     )
@@ -191,6 +191,7 @@ def test_what_to_act_on_is_said_first_and_each_has_its_page(site: str, seen: Sna
     assert worst.context_name in pair.what
     assert better in pair.do
     assert {one.link for one in actions} >= {"/fabric", "/plans", "/fleet?raised=yes"}
+    assert "Jobs stall at leaf-1-0, rail 0; 41 jobs ran over it" in [one.what for one in actions]
     assert [one for one in seen.alarms if one.ratio < 1.0]
     assert not any(re.search(r"fewer|\b0\.", one.what) for one in actions)  # better than predicted: nobody need act
     with visitor(site) as client:
