@@ -42,7 +42,9 @@ $(VENV)/.installed: requirements.lock pyproject.toml $(MEMBERS:%=%/pyproject.tom
 	@echo "[2/3] locked dependencies (about a minute)"
 	@$(BIN)/python -m pip install -qq --require-hashes --requirement requirements.lock
 	@echo "[3/3] pharoah, its programs and plug-ins, editable"
-	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable . $(MEMBERS:%=--editable ./%)
+	@# First the one that may take programs away which others bring now.
+	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation $(MEMBERS:%=--editable ./%)
 	@touch $@
 
 .PHONY: demo
