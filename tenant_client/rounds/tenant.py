@@ -19,7 +19,7 @@ from crypto.ids import Digest, LeaseId, Nonce, Token, VerifyKey
 from crypto.masking import MaskKey, MaskStream, mask_cells, words_to_bytes
 from crypto.ristretto import RandomBytes
 from crypto.signing import SigningKey, name_of, open_signed, tenant_id
-from federation.base.clock import SECONDS_PER_HOUR, now_hour
+from federation.base.clock import now_hour
 from federation.base.pinned_directory import pin, pinned
 from federation.base.sqlite import Connection, reporting, transaction
 from federation.protocol import noise
@@ -42,7 +42,6 @@ from federation.protocol.round_messages import (
 from federation.protocol.round_record import opened_record
 from federation.protocol.subjects import Subject
 from federation.protocol.versions import OLDEST, asked_in
-from tenant_client.doctor.advice.failure_facts import name_by_bundle
 from tenant_client.doctor.records.bundle_log import BundleLog
 from tenant_client.doctor.records.database import selection_key
 from tenant_client.doctor.records.endorsed_sets import EndorsedSets, waited_since
@@ -315,7 +314,6 @@ class Tenant:
         bundle = open_signed(Bundle, signed_bundle, self._provider)
         self._bundles.keep(bundle.number, signed_bundle)
         self._opened = signed_bundle, bundle
-        name_by_bundle(self._connection, SECONDS_PER_HOUR * self._clock())
         return encode(Receipt(digest(signed_bundle)), asked_in.get())
 
     def bundle(self) -> Bundle | None:

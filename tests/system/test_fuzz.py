@@ -55,6 +55,8 @@ def test_a_target_holds_for_its_seeds_and_for_what_is_like_them(name: str) -> No
     assert seeds
     target.check(seeds[0])  # tables are loaded at first use
     count, broken = until_broken(target.check, seeds, MOMENT_S, seed=1)
+    if count <= 1 and broken is None:  # the machine is busy
+        count, broken = until_broken(target.check, seeds, 40 * MOMENT_S, seed=1)
     assert broken is None, f"{broken[0]!r}: {broken[1]!r}"
     assert count > 1
 

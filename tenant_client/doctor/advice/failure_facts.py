@@ -63,9 +63,8 @@ def explanations(known: Known) -> Iterator[tuple[Attempt, Explanation]]:
         yield attempt, explain(facts_of(known, attempt))
 
 
-def name_by_bundle(connection: Connection, at_s: float) -> None:
+def name_by_bundle(connection: Connection, known: Known, at_s: float) -> None:
     """Notes the failures whose cause nobody had named and the newest bundle does."""
-    known = Known.of(connection)
     without = replace(known, bundle=None)
     for attempt, found in explanations(known):
         before = explain(facts_of(without, attempt))

@@ -12,14 +12,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set as AbstractSet
 from itertools import islice
 from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from tenant_client.doctor.diagnosis.diagnose import Diagnosis, Gathered
 from tenant_client.doctor.diagnosis.filter_rules import keeps
 from tenant_client.doctor.sources import exit_status
 from tenant_client.doctor.sources.evidence import Evidence, Form
 from tenant_client.doctor.sources.scanning import Line
+
+if TYPE_CHECKING:  # what reads dumps loads numpy, and a plan for a running job has no time for it
+    from tenant_client.doctor.diagnosis.diagnose import Diagnosis, Gathered
 
 _MOST_LINES, _MOST_LETTERS, _LAST, _ABOVE = 64, 400, 5, 200
 _HEADER = "Traceback (most recent call last)"
@@ -61,7 +64,7 @@ class Excerpt(msgspec.Struct, frozen=True):
 
 
 def excerpt_of(
-    diagnosis: Diagnosis, gathered: Gathered, dropped: AbstractSet[str], but: AbstractSet[str] = frozenset()
+    diagnosis: "Diagnosis", gathered: "Gathered", dropped: AbstractSet[str], but: AbstractSet[str] = frozenset()
 ) -> Excerpt:
     """What tells the failure; `dropped` are lines of healthy attempts, `but` are sources that are told otherwise."""
     seen = [one for one in (diagnosis.root, diagnosis.symptom, *diagnosis.cascade) if one is not None]
@@ -108,7 +111,7 @@ def _own_frame(traceback: Sequence[ToldLine]) -> str:
     return next((f"{one['path']}:{one['line']}" for one in reversed(frames) if not _LIBRARY.search(one["path"])), "")
 
 
-def _unexplained(gathered: Gathered, dropped: AbstractSet[str]) -> Iterator[ToldLine]:
+def _unexplained(gathered: "Gathered", dropped: AbstractSet[str]) -> Iterator[ToldLine]:
     suspicious = any(left.suspicious for left in gathered.leftovers.values())
     for file, left in gathered.leftovers.items():
         lines = left.suspicious if suspicious else _unlike(left.tail)[-_LAST:]

@@ -17,12 +17,15 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tenant_client.doctor.diagnosis.diagnose import Diagnosis, Gathered
 from tenant_client.doctor.diagnosis.filter_rules import keeps, pattern_of
 from tenant_client.doctor.diagnosis.wording import without_folder
 from tenant_client.doctor.sources import exit_status
 from tenant_client.doctor.sources.reasons import UNKNOWN
+
+if TYPE_CHECKING:  # it loads numpy for dumps
+    from tenant_client.doctor.diagnosis.diagnose import Diagnosis, Gathered
 
 MOST = 3
 _MOST_LINES, _MOST_LETTERS, _MOST_WORDS = 16, 400, 48
@@ -69,7 +72,7 @@ def like(precedents: Sequence[Precedent]) -> tuple[str, ...]:
     return () if best is None else (best.words,)
 
 
-def telling_lines(diagnosis: Diagnosis, gathered: Gathered, dropped: AbstractSet[str]) -> tuple[str, ...]:
+def telling_lines(diagnosis: "Diagnosis", gathered: "Gathered", dropped: AbstractSet[str]) -> tuple[str, ...]:
     """The lines that tell an incident, masked; `dropped` are those of the workload's healthy attempts."""
     seen = [one for one in (diagnosis.root, diagnosis.symptom, *diagnosis.cascade) if one is not None]
     named = [one.text for one in seen if one.source != exit_status.SOURCE]
@@ -79,7 +82,7 @@ def telling_lines(diagnosis: Diagnosis, gathered: Gathered, dropped: AbstractSet
     return tuple(pattern for pattern in patterns if pattern)[:_MOST_LINES]
 
 
-def unexplained_lines(gathered: Gathered) -> Iterator[str]:
+def unexplained_lines(gathered: "Gathered") -> Iterator[str]:
     """Of each file the lines that look like errors and that no cue explains, then its last lines, from the end on."""
     for left in gathered.leftovers.values():
         yield from (line.text for line in left.suspicious)

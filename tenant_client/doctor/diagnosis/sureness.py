@@ -19,16 +19,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from federation.protocol.causes import Domain
 from federation.protocol.toml_tables import BadTable, LazyTable, convert, loads, shipped
-from tenant_client.doctor.diagnosis.collectives import findings
-from tenant_client.doctor.diagnosis.diagnose import Diagnosis
-from tenant_client.doctor.sources import elastic, exit_status, job_log, kernel_log, nccl_log, torchrun
+from tenant_client.doctor.sources import (
+    elastic,
+    exit_status,
+    flight_recorder_file,
+    job_log,
+    kernel_log,
+    nccl_log,
+    torchrun,
+)
 from tenant_client.doctor.sources.evidence import Evidence, Form, Role
 from tenant_client.doctor.sources.reasons import REASONS, UNKNOWN
+
+if TYPE_CHECKING:  # it loads numpy for dumps
+    from tenant_client.doctor.diagnosis.diagnose import Diagnosis
 
 STOPPED = "stopped"
 FAMILIES = (*Domain, STOPPED)
@@ -74,7 +84,7 @@ _BY_SOURCE = {
     elastic.SOURCE: Basis.ERROR_FILE,
     kernel_log.SOURCE: Basis.KERNEL_LOG,
     nccl_log.SOURCE: Basis.NCCL_LOG,
-    findings.SOURCE: Basis.FLIGHT_RECORDER,
+    flight_recorder_file.SOURCE: Basis.FLIGHT_RECORDER,
 }
 _BY_FORM = {Form.TRACEBACK: Basis.TRACEBACK, Form.LAST_WORDS: Basis.LAST_WORDS, Form.LINE: Basis.LOG_LINE}
 
@@ -122,7 +132,7 @@ def _least(right: int, n: int) -> float:
 TABLE: Mapping[Basis, Shares] = LazyTable(lambda: parse(shipped("tenant_client.doctor.diagnosis", _FILE)))
 
 
-def sureness_of(diagnosis: Diagnosis, table: Mapping[Basis, Shares] = TABLE) -> Sureness | None:
+def sureness_of(diagnosis: "Diagnosis", table: Mapping[Basis, Shares] = TABLE) -> Sureness | None:
     """How sure it is; None for an unknown cause, and for a basis that nobody has measured."""
     basis, family = basis_of(diagnosis), family_of(diagnosis)
     if basis is None or basis not in table:
@@ -134,12 +144,12 @@ def sureness_of(diagnosis: Diagnosis, table: Mapping[Basis, Shares] = TABLE) -> 
     return Sureness(basis, reason, domain, n, right)
 
 
-def family_of(diagnosis: Diagnosis) -> str:
+def family_of(diagnosis: "Diagnosis") -> str:
     """Whose fault it is, by the diagnosis; `stopped` where it is nobody's."""
     return diagnosis.domain or STOPPED
 
 
-def basis_of(diagnosis: Diagnosis) -> Basis | None:
+def basis_of(diagnosis: "Diagnosis") -> Basis | None:
     """What a diagnosis rests on; None for an unknown cause and for an owner's lesson."""
     root = diagnosis.root
     if root is None or diagnosis.reason == UNKNOWN:
@@ -150,7 +160,7 @@ def basis_of(diagnosis: Diagnosis) -> Basis | None:
     return Basis.SYMPTOM if own is not None and root.role is Role.SYMPTOM else own
 
 
-def _others(diagnosis: Diagnosis) -> Iterator[Evidence]:
+def _others(diagnosis: "Diagnosis") -> Iterator[Evidence]:
     yield from diagnosis.cascade
     if diagnosis.verdict is not None:
         yield diagnosis.verdict

@@ -19,7 +19,6 @@ from federation.base.reading import SourceError
 from federation.base.route import HopHealth, Route
 from federation.protocol.service_messages import Hint
 from tenant_client.doctor.advice.hints import HintLog, reason_of, standing
-from tenant_client.doctor.diagnosis.collectives.findings import SOURCE as FLIGHT_RECORDER
 from tenant_client.doctor.diagnosis.diagnose import files_in, gather
 from tenant_client.doctor.diagnosis.rank_graph import HealthMark, HealthMarks, RankGraph, graph_of, routes
 from tenant_client.doctor.records.attempts import Attempts
@@ -27,6 +26,7 @@ from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.run.diagnose_attempt import run_files
 from tenant_client.doctor.sources.evidence import Evidence, Role
 from tenant_client.doctor.sources.flight_recorder import rank_in_name, read_dumps
+from tenant_client.doctor.sources.flight_recorder_file import SOURCE as FLIGHT_RECORDER
 from tenant_client.doctor.sources.nccl_topology import read_topology
 from tenant_client.doctor.sources.reasons import UNKNOWN, somebody_ended
 

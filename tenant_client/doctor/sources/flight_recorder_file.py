@@ -21,6 +21,8 @@ import msgspec
 from federation.base.reading import SourceError
 from tenant_client.doctor.sources import closed_pickle
 
+SOURCE = "flight_recorder"  # as evidence names it
+
 Count = Annotated[int, msgspec.Meta(ge=-1, le=(1 << 62))]
 
 

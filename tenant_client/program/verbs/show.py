@@ -1,5 +1,6 @@
 """The verb `show`: all that is known of a job on one screen, and the sections that come from the journal alone."""
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from federation.base.sqlite import Connection, reporting
 from federation.base.visible import counted_as
 from tenant_client.doctor.advice.after_failure import after_failure, next_command
 from tenant_client.doctor.advice.explanation import FailureSide, explain
-from tenant_client.doctor.advice.failure_facts import Known, facts_of, newest
+from tenant_client.doctor.advice.failure_facts import Known, facts_of, name_by_bundle, newest
 from tenant_client.doctor.advice.found import to_do
 from tenant_client.doctor.advice.own_codes import JudgedLine, judged_line
 from tenant_client.doctor.advice.provider_report import DEVICES, SILENT, Cloud, Fault, report_of
@@ -176,6 +177,7 @@ def _shown(home: Path, beginning: str, *, latest: bool) -> ShownJob:
 
 def _of(connection: Connection, attempt: Attempt) -> ShownJob:
     known, incidents = Known.of(connection), Incidents(connection).kept()
+    name_by_bundle(connection, known, time.time())
     incident = next((one for one in incidents if (one.lease, one.attempt) == (attempt.unit, attempt.attempt)), None)
     advice = after_failure(attempt.unit, attempt.state, attempt.cause)[1:2]
     succeeded = attempt.state is AttemptState.SUCCEEDED

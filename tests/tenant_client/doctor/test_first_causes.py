@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from federation.protocol.bundle import Bundle, MismatchEntry, PairJudgement
-from tenant_client.doctor.advice.failure_facts import name_by_bundle
+from tenant_client.doctor.advice.failure_facts import Known, name_by_bundle
 from tenant_client.doctor.diagnosis.sureness import Basis, Sureness
 from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.bundle_log import BundleLog
@@ -70,10 +70,10 @@ def test_a_bundle_names_what_nobody_could(tmp_path: Path) -> None:
             attempts.begin(unit, 0.0)
             attempts.end(unit, 1, AttemptState.FAILED, 100.0)
             attempts.explain(unit, 1, AttemptCause(reason))
-        name_by_bundle(connection, 200.0)
+        name_by_bundle(connection, Known.of(connection), 200.0)
         assert causes.days() == {"a": [math.inf], "b": [math.inf]}
         BundleLog(connection).keep(0, keys().provider.sign(Bundle(0, 0, 0, (), (worse,), (), None)))
-        name_by_bundle(connection, 100.0 + 3 * DAY_S)
+        name_by_bundle(connection, Known.of(connection), 100.0 + 3 * DAY_S)
         assert causes.days() == {"a": [3.0], "b": [math.inf]}
 
 

@@ -15,9 +15,10 @@ from enum import StrEnum
 
 from tenant_client.doctor.sources.evidence import Evidence, Role
 from tenant_client.doctor.sources.flight_recorder import Group
+from tenant_client.doctor.sources.flight_recorder_file import SOURCE
 
 SHOWN = 10  # ranks, culprits and deviating calls in a text
-SOURCE, NO_MAJORITY = "flight_recorder", "no majority"
+NO_MAJORITY = "no majority"
 _TIMED_OUT, MISMATCHED = "nccl_timeout_error", "mismatched_collective"
 
 

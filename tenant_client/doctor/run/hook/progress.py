@@ -1,4 +1,4 @@
-r"""How far each rank of a running job is: one record of fixed size per rank, in `$PHAROAH_RUN_DIR/progress-<rank>`.
+"""How far each rank of a running job is: one record of fixed size per rank, in `$PHAROAH_RUN_DIR/progress-<rank>`.
 
 A record is overwritten in place, by one write of 114 bytes into a file whose blocks exist already: it outlives a killed
 process, needs no sync, and an error of the file system is an `OSError` to the writer (through a mapping, a full or
@@ -6,9 +6,9 @@ truncated file would be SIGBUS, which kills the job). The file is opened for eac
 that is kept may be the job's own file by the next one. A checksum tells a reader that it saw half of a write, or
 something else altogether; it then has None and looks again.
 
->>> decode(encode(Progress(3, 4711, 120, 1.7e9, "train", 2.25, 0, 2)))
-Progress(rank=3, pid=4711, step=120, updated_at_s=1700000000.0, phase='train', loss=2.25, restart=0, evaluations=2, \
-tally=Tally(first_s=0.0, last_s=0.0, checkpoint_s=0.0, eval_s=0.0, metrics_s=0.0, gpu_bytes=0.0, gpu_limit_bytes=0.0))
+>>> told = Progress(3, 4711, 120, 1.7e9, "train", 2.25, 0, 2)
+>>> decode(encode(told)) == told
+True
 >>> decode(b"something else") is None
 True
 """

@@ -51,9 +51,10 @@ class Spending:
         if torch is None or (now_s < self._next_gpu_s and self._phase not in _ENDS):
             return
         self._next_gpu_s = now_s + GPU_EVERY_S
-        if torch.cuda.is_initialized():
-            limit = self._gpu[1] or torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
-            self._gpu = float(torch.cuda.max_memory_allocated()), float(limit)
+        cuda = getattr(torch, "cuda", None)  # not all builds have it, and a job goes on being watched without
+        if cuda is not None and cuda.is_initialized():
+            limit = self._gpu[1] or cuda.get_device_properties(cuda.current_device()).total_memory
+            self._gpu = float(cuda.max_memory_allocated()), float(limit)
 
     @property
     def tally(self) -> Tally:
