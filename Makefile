@@ -16,6 +16,7 @@ ATHERIS ?= 3.0.0
 SECONDS_EACH ?= 600
 ORDERS ?= 10
 PYTHONS ?= $(PYTHON)
+NEWEST ?= $(shell for one in 3.14 3.13 3.12; do python$$one -c 'import sys; print(sys.executable)' 2>/dev/null && break; done)
 GPU_WHEELS := click msgspec packaging shellingham typer
 TESTS ?=
 
@@ -74,6 +75,17 @@ fuzz: install ## Fuzz every decoder of foreign bytes, SECONDS_EACH (600) each
 .PHONY: nightly
 nightly: install ## All that is too long for `make test`: the suite in ORDERS (10) orders under load, mutants, fuzz, the audit
 	@$(BIN)/python tests/nightly.py --orders $(ORDERS) --seconds $(SECONDS_EACH)
+
+.PHONY: newest
+newest: install ## Test crypto, protocol and base under the newest Python here, with the same lock; NEWEST=/path names one
+	@if [[ -z "$(NEWEST)" ]]; then echo "make: no Python newer than 3.11 was found: NEWEST=/path/to/python3.14"; exit; fi; \
+	"$(NEWEST)" -m venv --clear out/newest-venv; \
+	$(BIN)/uv --no-config pip sync -q --python out/newest-venv/bin/python --require-hashes requirements.lock; \
+	$(BIN)/uv --no-config pip install -q --python out/newest-venv/bin/python pip --no-deps; \
+	$(BIN)/uv --no-config pip install -q --python out/newest-venv/bin/python --no-deps --no-build-isolation \
+		--editable . $(MEMBERS:%=--editable ./%); \
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 out/newest-venv/bin/python -m pytest -q -n $(WORKERS) --dist loadgroup \
+		tests/crypto tests/federation
 
 .PHONY: torch
 torch: install ## Add PyTorch to .venv: the example jobs and the tests that run them need it

@@ -28,7 +28,15 @@ def test_every_order_is_another_one_and_all_of_them_run_under_load() -> None:
     orders = [step for step in steps(4, 60) if step.name.startswith("order ")]
     assert [step.command[-2:] for step in orders] == [("--order-seed", seed) for seed in "1234"]
     assert all(step.under_load for step in orders)
-    assert [step.name for step in steps(0, 60)] == ["audit", "diagnosis", "syndromes", "odd ranks", "mutants", "fuzz"]
+    assert [step.name for step in steps(0, 60)] == [
+        "audit",
+        "diagnosis",
+        "syndromes",
+        "odd ranks",
+        "mutants",
+        "newest Python",
+        "fuzz",
+    ]
     assert steps(0, 60)[-1].command[-1] == "SECONDS_EACH=60"
 
 
