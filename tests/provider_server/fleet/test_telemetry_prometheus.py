@@ -139,7 +139,8 @@ def test_a_real_prometheus_tells_values_events_and_who_vanished(tmp_path: Path) 
 
     [event] = pl.concat(hour.events for hour in hours).rows()
     assert event[:3] == ("n1", "GPU-n1-0", "xid")
-    assert (struck_s <= event[3] <= vanished_s, event[4]) == (True, 79)
+    # A sample has the time at which its scrape began, which may be before the value was there.
+    assert (struck_s - SCRAPE_S <= event[3] <= vanished_s, event[4]) == (True, 79)
 
     assert latest["power", "GPU-n1-0"] > later_s
     for vanished in ("GPU-n1-1", "GPU-n2-0"):
