@@ -135,12 +135,17 @@ def upgrade(connection: Connection, path: Path, steps: Sequence[str]) -> None:
 
 
 def keep_copy(path: Path, version: str) -> None:
-    """A copy of a database beside it, as `NAME.version-VERSION`, unless there is one."""
+    """A copy of a database beside it, as `NAME.version-VERSION`, unless there is one. It is whole or not there."""
     copy = path.with_name(f"{path.name}.version-{version}")
     if not copy.exists():
-        create_file(copy)
+        part = copy.with_name(f"{copy.name}.{os.getpid()}")
+        part.unlink(missing_ok=True)
+        create_file(part)
         with closing(Connection(str(path))) as connection:
-            connection.execute("VACUUM INTO ?", (str(copy),))
+            connection.execute("VACUUM INTO ?", (str(part),))
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
+        part.replace(copy)
 
 
 def _made(connection: Connection) -> set[str]:

@@ -68,6 +68,26 @@ def test_a_file_of_the_release_before_is_copied_and_upgraded_once_and_the_way_ba
     assert notes(copy, SCHEMA) == [("one",)]  # the way back
 
 
+def test_who_dies_while_it_copies_leaves_no_half_copy_that_the_next_one_takes_for_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, copy = tmp_path / "notes.db", tmp_path / "notes.db.version-1"
+    with closing(open_database(path, SCHEMA)) as old:
+        old.execute("INSERT INTO notes VALUES ('one')")
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "replace", dies)
+        with pytest.raises(KeyboardInterrupt):
+            open_database(path, LATER, STEPS)
+    assert not copy.exists()
+    assert notes(path, SCHEMA) == [("one",)]
+    assert notes(path, LATER, STEPS) == [("one", 1)]
+    assert notes(copy, SCHEMA) == [("one",)]
+
+
 def test_a_new_file_needs_no_steps_and_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert notes(tmp_path / "new.db", LATER, STEPS) == notes(tmp_path / "new.db", LATER, STEPS) == []
     assert not list(tmp_path.glob("*.version-*"))

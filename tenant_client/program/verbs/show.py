@@ -1,8 +1,9 @@
 """The verb `show`: all that is known of a job on one screen, and the sections that come from the journal alone."""
 
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -177,7 +178,8 @@ def _shown(home: Path, beginning: str, *, latest: bool) -> ShownJob:
 
 def _of(connection: Connection, attempt: Attempt) -> ShownJob:
     known, incidents = Known.of(connection), Incidents(connection).kept()
-    name_by_bundle(connection, known, time.time())
+    with suppress(sqlite3.OperationalError):  # a disk that is full may be the very cause to be shown
+        name_by_bundle(connection, known, time.time())
     incident = next((one for one in incidents if (one.lease, one.attempt) == (attempt.unit, attempt.attempt)), None)
     advice = after_failure(attempt.unit, attempt.state, attempt.cause)[1:2]
     succeeded = attempt.state is AttemptState.SUCCEEDED
