@@ -222,6 +222,7 @@ JSON: dict[str, Any] = {
     "pharoah-provider rounds releases ROUND_ID": list[rounds.CellRow],
     "pharoah-provider rounds ledger": list[rounds.LedgerRow],
     "pharoah-provider rounds pilot": list[rounds.PilotRow],
+    "pharoah-provider rounds move-store": list[rounds.MovedRow],
     "pharoah-provider findings learn": list[findings_text.LearntRow],
     "pharoah-provider findings explain": list[findings_text.ExplanationRow],
     "pharoah-provider findings publish": list[learning.PublishRow],

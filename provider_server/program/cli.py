@@ -113,7 +113,7 @@ _add_group(
 _add_group(
     LEARNT,
     group("rounds", "Hold a round, list releases and their privacy cost, or begin and end a pilot."),
-    *("rounds.hold", "rounds.releases", "rounds.ledger", "rounds.pilot"),
+    *("rounds.hold", "rounds.releases", "rounds.ledger", "rounds.pilot", "rounds.move_store"),
 )
 _add_group(
     LEARNT,

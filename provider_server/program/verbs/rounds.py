@@ -272,6 +272,35 @@ def _pilot_line(row: PilotRow) -> str:
     return f"{kind}: rows of {row['owners_minimum']} tenants or more, sums of {row['cohort_minimum']} or more"
 
 
+class MovedRow(TypedDict):
+    """Rows that the new database has, and the file that was moved away."""
+
+    rows: int
+    kept: str
+
+
+def move_store(home: Home = None, database: Database = None, *, as_json: AsJson = False) -> None:
+    """Move the store from provider.db to the empty database of --database, such as a PostgreSQL server's.
+
+    All processes on the store are stopped before, and started with that database afterwards. The file stays, under
+    another name: trustees open no week again that an older store has forgotten.
+    """
+    place = required(home)
+    founded(place)
+    if database is None:
+        raise typer.BadParameter("name the new database with --database, or as PHAROAH_DATABASE")
+    file, kept = place / "provider.db", place / "provider.db.moved"
+    with closing(Store(file, create=False)) as before, closing(Store(database)) as after:
+        row: MovedRow = {"rows": before.copy_to(after), "kept": str(kept)}
+    file.rename(kept)
+    print_rows([row], _moved_line, as_json=as_json)
+    say("next: start `pharoah-provider serve` with this database, as PHAROAH_DATABASE")
+
+
+def _moved_line(row: MovedRow) -> str:
+    return f"{row['rows']} rows are in the new database; the file before is {row['kept']}"
+
+
 def _asked(home: Path, what: str, window: dict[str, int], timeout_s: float) -> dict[str, Any]:
     """The running server's answer; its refusals are raised here."""
     at, hint = home / CONTROL, "is `pharoah-provider serve` running on this machine, under your account?"

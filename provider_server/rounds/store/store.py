@@ -37,13 +37,14 @@ from provider_server.rounds.store.own_store import OwnStore
 from provider_server.rounds.store.pass_store import PassStore
 from provider_server.rounds.store.revocations import Revocations, revoke
 from provider_server.rounds.store.round_store import RoundStore
-from provider_server.rounds.store.rows import Rows, put
+from provider_server.rounds.store.rows import Rows, put, writing
 from provider_server.rounds.store.schema import prepare
 
 if TYPE_CHECKING:
     from provider_server.fleet.release import Release
 
 BUSY_TIMEOUT_S = 30.0
+COPIED_AT_ONCE = 1000
 _UNITS = "units"  # beside the context tokens: on which parts of the fabric the nodes hang
 NOWHERE: Mapping[LeaseId, Sequence[str]] = MappingProxyType({})
 _DRIVERS = {
@@ -102,6 +103,25 @@ class Store(Rows):
     def close(self) -> None:
         """Releases the connections."""
         self._engine.dispose()
+
+    def copy_to(self, other: "Store") -> int:
+        """Copies all rows to an empty store in one transaction, and returns how many; StoreNotEmpty if it has any.
+
+        RoundsHeld while a process holds a round on this one.
+        """
+        copied = 0
+        with self.claim.held(), self._engine.connect() as source, writing(other._engine) as target:
+            for table in tables.metadata.sorted_tables:
+                if target.scalar(sa.select(sa.func.count()).select_from(table)):
+                    raise StoreNotEmpty(f"the database contains rows already, of {table.name}")
+                for rows in source.execute(sa.select(table)).mappings().partitions(COPIED_AT_ONCE):
+                    target.execute(sa.insert(table), [dict(row) for row in rows])
+                    copied += len(rows)
+                if target.dialect.name == "postgresql" and table.autoincrement_column is not None:
+                    last = sa.select(sa.func.max(table.autoincrement_column)).scalar_subquery()
+                    counter = sa.func.pg_get_serial_sequence(table.name, table.autoincrement_column.name)
+                    target.execute(sa.select(sa.func.setval(counter, last)))
+        return copied
 
     def add_leases(self, leases: Iterable[Lease], node_names: Mapping[LeaseId, Sequence[str]] = NOWHERE) -> None:
         """Appends leases, and the names of their nodes as far as they are told; IntegrityError if one exists."""

@@ -1,5 +1,6 @@
 """The store keeps what it was given, on SQLite and on PostgreSQL alike, also where a copy is put back."""
 
+import json
 import logging
 import os
 import sqlite3
@@ -26,7 +27,7 @@ from provider_server.fleet.hints.episodes import Draft
 from provider_server.program.cli import app
 from provider_server.rounds.round import Round
 from provider_server.rounds.store import schema
-from provider_server.rounds.store.claims import RoundsHeld
+from provider_server.rounds.store.claims import NOTE, RoundsHeld
 from provider_server.rounds.store.revocations import LIFETIME_S, SLACK_S
 from provider_server.rounds.store.round_store import Answer, LostStep, Outcome, RoundState, Step
 from provider_server.rounds.store.schema import _LOCK, ForeignDatabase, NewerDatabase, NoStore, OlderRounds
@@ -53,6 +54,7 @@ from tests.support.factories import (
     share_all,
 )
 from tests.support.postgres import Server
+from tests.support.schemas import held
 from tests.support.waiting import until
 
 CANARY = "canary-51d0"
@@ -659,6 +661,26 @@ def test_a_copy_that_is_put_back_has_every_row_and_goes_on(place: NewPlace, tmp_
         assert rows(store) == before
         add_release(store, ROUND, b"the next one")
         assert releases_in(store)[-1] == b"the next one"
+
+
+def test_a_store_moves_to_an_empty_database_with_every_row_and_goes_on(place: NewPlace, tmp_path: Path) -> None:
+    home, url = tmp_path / "home", as_url(place("provider"))
+    home.mkdir()
+    with closing(Store(home / "provider.db")) as source:
+        before = rows(filled(source))
+        with source.claim.held():
+            assert "holds a round" in called("rounds", "move-store", "--home", home, code=2, PHAROAH_DATABASE=url)
+    told = called("rounds", "move-store", "--home", home, "--json", PHAROAH_DATABASE=url)
+    held("pharoah-provider rounds move-store", told)
+    assert not (home / "provider.db").exists()
+    with closing(Store(url)) as store, closing(Store(home / "provider.db.moved")) as kept:
+        after = [row for row in rows(store) if row[1].get("name") != NOTE]  # who held the claim, which the move takes
+        assert after == before
+        assert len(rows(store)) == json.loads(told)[0]["rows"]
+        add_release(store, ROUND, b"the next one")
+        assert releases_in(store)[-1] == b"the next one"
+        with pytest.raises(StoreNotEmpty, match="the database contains rows already"):
+            kept.copy_to(store)
 
 
 @pytest.mark.nightly
