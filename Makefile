@@ -15,6 +15,7 @@ TORCH ?= 2.13.0
 ATHERIS ?= 3.0.0
 SECONDS_EACH ?= 600
 ORDERS ?= 10
+MINUTES ?= 60
 PYTHONS ?= $(PYTHON)
 NEWEST ?= $(shell for one in 3.14 3.13 3.12; do python$$one -c 'import sys; print(sys.executable)' 2>/dev/null && break; done)
 GPU_WHEELS := click msgspec packaging shellingham typer
@@ -75,6 +76,10 @@ fuzz: install ## Fuzz every decoder of foreign bytes, SECONDS_EACH (600) each
 .PHONY: nightly
 nightly: install ## All that is too long for `make test`: the suite in ORDERS (10) orders under load, mutants, fuzz, the audit
 	@$(BIN)/python tests/nightly.py --orders $(ORDERS) --seconds $(SECONDS_EACH)
+
+.PHONY: soak
+soak: install ## Run a federation through over a year of moved clocks, with every fault: MINUTES (60); report in out/soak
+	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 .PHONY: newest
 newest: install ## Test crypto, protocol and base under the newest Python here, with the same lock; NEWEST=/path names one

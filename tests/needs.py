@@ -27,6 +27,7 @@ PYTHON = {
 }
 DEBIAN = {
     "amtool": "prometheus-alertmanager",
+    "cc": "gcc",
     "chromium": "chromium",
     "ip": "iproute2",
     "nginx": "libnginx-mod-stream",

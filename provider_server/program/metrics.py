@@ -42,7 +42,7 @@ class Metrics:
             registry=registry,
         )
         self.waiting = Gauge(
-            "pharoah_round_waiting", "1 if an open round waits for a tenant or a trustee, else 0.", registry=registry
+            "pharoah_round_waiting", "1 if a round waits for a tenant or a trustee, else 0.", registry=registry
         )
         self.release_end_hour = Gauge(
             "pharoah_release_end_hour", "End of the newest release, in hours since 1970.", registry=registry

@@ -229,12 +229,16 @@ def happen(places: Places, *start_hours: int, leases: int = LEASES_EACH) -> None
     names, lines = tenant_names(places), places.root / "leases.jsonl"
     with lines.open("w") as file:
         for number, home in enumerate(places.tenant_homes, start=1):
-            with closing(open_database(home / "tenant.db")) as connection:
-                journal = Journal(connection)
-                for start_hour, lease in product(start_hours, range(leases)):
-                    booked = _lease(journal, home, number, start_hour, lease)
-                    file.write(json.dumps({"tenant": names[home], **booked}) + "\n")
+            for booked in journalled(home, number, start_hours, leases):
+                file.write(json.dumps({"tenant": names[home], **booked}) + "\n")
     provider(places, "leases record", str(lines))
+
+
+def journalled(home: Path, number: int, start_hours: Iterable[int], leases: int) -> list[dict[str, object]]:
+    """Writes leases of tenant `number` into its journal; as the provider books them, but for the tenant."""
+    with closing(open_database(home / "tenant.db")) as connection:
+        journal = Journal(connection)
+        return [_lease(journal, home, number, *at) for at in product(start_hours, range(leases))]
 
 
 def _lease(journal: Journal, home: Path, number: int, start_hour: int, lease: int) -> dict[str, object]:

@@ -34,6 +34,7 @@ def test_every_order_is_another_one_and_all_of_them_run_under_load() -> None:
         "syndromes",
         "odd ranks",
         "mutants",
+        "soak",
         "newest Python",
         "fuzz",
     ]

@@ -30,7 +30,7 @@ from provider_server.rounds.grouping import TenantScores
 from provider_server.rounds.network.flower_app import server_app
 from provider_server.rounds.network.grid_tenants import GridTenants, Silence
 from provider_server.rounds.network.superlink import RegisteredNode, SuperLink, UnusableNodeKey
-from provider_server.rounds.planning import NothingToCount
+from provider_server.rounds.planning import MaskKeysServed, NothingToCount
 from provider_server.rounds.provider import Provider
 from provider_server.rounds.publisher import Publisher
 from provider_server.rounds.readiness import Known, Lack, What, lacking
@@ -370,13 +370,14 @@ class Rounds:
         round_ = self._provider.unfinished()
         collecting = round_ is not None and round_.state is RoundState.COLLECTING
         waits = not isinstance(error, Refusal) or (collecting and isinstance(error, CohortTooSmall))
-        if round_ is not None and waits:
+        if (round_ is not None and waits) or isinstance(error, MaskKeysServed):
             self._note_waiting(error, clock.stage)
             return
         self._metrics.waiting.set(0)
-        self._log_outcome("refused", error, clock.stage)
+        outcome = "skipped" if isinstance(error, NothingToCount) else "refused"
+        self._log_outcome(outcome, error, clock.stage)
         if round_ is None:
-            self._metrics.rounds.labels("refused").inc()
+            self._metrics.rounds.labels(outcome).inc()
         else:
             self._give_up(round_)
 
