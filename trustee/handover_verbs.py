@@ -66,6 +66,7 @@ def give(
     With the cards of the same trustees all shares are renewed. The card of a successor takes the seat of the trustee
     whose card is missing: pass it only if you know that this trustee is lost or leaves.
     """
+    trustee_home.settle_pinned(home)
     committee, share = trustee_home.kept_committee(home), trustee_home.kept_share(home)
     seats, opened = succession.seated(committee, _cards(cards))
     key = trustee_home.signing_key(home)
@@ -107,6 +108,7 @@ def take(
 
     They do when the provider's directory shows them. The share before is erased then.
     """
+    trustee_home.settle_pinned(home)
     before = _committee(committee) if committee else trustee_home.kept_committee(home)
     cards, handovers = _sorted(files)
     after = succession.succeeded(before, cards, handovers)

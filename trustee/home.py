@@ -144,6 +144,7 @@ def keep_next(home: Path, share: KeyShare, committee: Committee) -> Path:
 
 def renew_mask_key(home: Path, random_bytes: RandomBytes, now: datetime) -> TrusteeCard:
     """Makes the mask key that serves from the next handover on, and a new card with it; HomeError if one waits."""
+    settle_pinned(home)
     _refuse_existing(home, NEXT_MASK)
     key, old = MaskKey(new_key(home / NEXT_MASK, random_bytes)), own_card(home)
     hour = max(int(now.timestamp() / SECONDS_PER_HOUR), old.made_hour)
@@ -173,6 +174,18 @@ def settle(home: Path, directory: Directory) -> None:
     (home / NEXT_COMMITTEE).replace(home / COMMITTEE)
 
 
+def settle_pinned(home: Path) -> None:
+    """The same by the directory that is pinned, before any program reads the home's share, committee or mask key.
+
+    A server learns of a new directory, writes it, and settles later or is killed; a handover that is taken meanwhile
+    would put its files over those that are in force.
+    """
+    if not (home / NEXT_COMMITTEE).exists() or not (home / MEMORY).exists():
+        return
+    with closing(Connection(str(home / MEMORY))) as memory:
+        settle(home, pinned(memory).directory)
+
+
 def _renew_masks(home: Path, committee: Committee) -> None:
     """The new mask key takes the place of the one before if the new committee has it."""
     shown, upcoming = {trustee.mask_key for trustee in committee.trustees}, next_mask_key(home)
@@ -195,6 +208,7 @@ def enrol(home: Path, chain: Chain, random_bytes: RandomBytes) -> None:
 
     Nor those of the last handover, which is put in force if they are.
     """
+    settle_pinned(home)
     upcoming = decode(Committee, read(home / NEXT_COMMITTEE)) if (home / NEXT_COMMITTEE).exists() else None
     if upcoming is None or upcoming.trustees != chain.directory.trustees:
         kept_committee(home).check_seated(chain.directory)
@@ -207,7 +221,7 @@ def open_trustee(home: Path, random_bytes: RandomBytes, limits: TrusteeLimits) -
 
     CeremonyRefused if the share is not one of the committee, TrustChanged if the pinned directory has another.
     """
-    _settle_pinned(home)
+    settle_pinned(home)
     with ExitStack() as until_open:
         try:
             trustee = until_open.enter_context(closing(_opened(home, (), random_bytes, limits)))
@@ -235,14 +249,6 @@ def _opened(home: Path, entries: Iterable[bytes], random_bytes: RandomBytes, lim
         )
     memory = home / MEMORY
     return Trustee(share, signing, mask, tuple(entries), memory, random_bytes, limits, renewed, next_mask_key(home))
-
-
-def _settle_pinned(home: Path) -> None:
-    """Before anything else is opened: a server that was killed as shares changed left this to the next one."""
-    if not (home / NEXT_COMMITTEE).exists() or not (home / MEMORY).exists():
-        return
-    with closing(Connection(str(home / MEMORY))) as memory:
-        settle(home, pinned(memory).directory)
 
 
 def _refuse_existing(home: Path, *names: str) -> None:

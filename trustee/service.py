@@ -2,6 +2,7 @@
 
 import os
 import threading
+import time
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,8 @@ from trustee import home as trustee_home
 from trustee.server import serve_trustee
 from trustee.settings import TrusteeSettings
 from trustee.trustee import TrusteeLimits
+
+SETTLE_EVERY_S = 60.0  # so long old keys stay, once the directory shows new ones
 
 
 def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
@@ -32,8 +35,10 @@ def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
                 f"[trustee] listen: {error}", hint="check that no other program uses this port"
             ) from error
         with server, announced(trustee.rounds):
-            warn_of_end(certificate, datetime.now(UTC))
-            while not stop.wait(WARN_EVERY_S):
+            warn_next_s = 0.0
+            while not stop.wait(SETTLE_EVERY_S):
                 trustee_home.settle(home, trustee.chain.directory)
                 trustee_home.erase_spent(home, trustee)
-                warn_of_end(certificate, datetime.now(UTC))
+                if time.monotonic() >= warn_next_s:
+                    warn_of_end(certificate, datetime.now(UTC))
+                    warn_next_s = time.monotonic() + WARN_EVERY_S

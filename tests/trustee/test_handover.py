@@ -550,6 +550,32 @@ def test_a_mask_key_is_erased_after_its_epoch_and_a_new_one_takes_its_place(file
 
 
 @pytest.mark.nightly
+def test_a_second_handover_does_not_touch_the_first_that_is_in_force_and_not_settled(files: Files) -> None:
+    """The server has heard of the first one, and has not been started again; nothing but the second is taken then."""
+    home, cards = files.home(1), [files.home(number) / "trustee.card" for number in range(N)]
+
+    def handed_over() -> bytes:
+        handovers = files.hand_over((0, 1, 2), cards)
+        for number in range(N):
+            called(app, "handover", "take", *cards, *handovers, "--home", files.home(number))
+        with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as serving:
+            new = "--committee", home / "next.committee", "--home", files.folder / "provider"
+            called(provider_cli.app, "reseat", *handovers, *new)
+            files.enrol([0, 2, 3, 4])
+            with closing(trustee_home.open_trustee(files.home(0), os.urandom, TrusteeLimits())) as told:
+                serving.follow(encode(DirectoryUpdate(told.chain.entries)))
+            return encode(KeptShare.of(serving._share))
+
+    first = handed_over()
+    assert (home / "next.key").read_bytes() == first
+    called(app, "handover", "take", *cards, *files.hand_over((0, 1, 2), cards), "--home", home)
+    assert (home / "share.key").read_bytes() == first
+    second = handed_over()
+    with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as again:
+        assert encode(KeptShare.of(again._share)) == second != first
+
+
+@pytest.mark.nightly
 def test_a_server_that_was_killed_as_shares_changed_goes_on_with_the_new_one(files: Files) -> None:
     cards = [files.home(number) / "trustee.card" for number in range(N)]
     handovers = files.hand_over((0, 1, 2), cards)
