@@ -31,6 +31,7 @@ SECONDS_PER_DAY = 86_400
 SETTLE_S = 12.0  # Flower takes a node for offline until it has been heard of again, every ten seconds
 RELEASED_S = 240.0
 LEASES_EACH = 4
+CERTIFICATE_DAYS = 200
 WEEKS_PER_EPOCH = 13
 DISK = "size=512m"
 JOBS = """
@@ -69,12 +70,15 @@ class Soaked:
         stack.callback(self._end)
 
     def _set_up(self) -> None:
-        """Rounds come by themselves, and the first hour is that of the first week."""
+        """Rounds come by themselves; certificates end within the soak."""
         toml = self.places.provider / "provider.toml"
         toml.write_text(toml.read_text().replace('every = "manual"', 'every = "window"'))
         windows = ", ".join(map(str, range(1, WEEKS_PER_EPOCH + 1)))
         assert f"weeks_per_epoch = {WEEKS_PER_EPOCH}" in toml.read_text()
         assert windows in toml.read_text()
+        for name in ("provider", *(home.name for home in self.places.trustee_homes)):
+            renew = "renew-certificate" if name == "provider" else "keys renew-certificate"
+            self.call(name, renew, "--days", CERTIFICATE_DAYS)
 
     # ---- programs
 

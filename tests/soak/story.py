@@ -18,7 +18,7 @@ from tests.support.versions import Installed
 Story = Iterator[None]
 HOURS = 3600
 LOOKED_S = 20.0  # the provider looks at what the next round lacks every fifteen seconds
-RENEWED_IN_WEEK = 50  # certificates last a year
+RENEWED_IN_WEEK = 27  # two weeks before certificates of CERTIFICATE_DAYS end
 WAITING = ("PharoahRoundWaiting", "PharoahReleaseOverdue")
 AWAY = ("PharoahProviderDown", *WAITING)
 
@@ -194,6 +194,7 @@ def successor(soaked: Soaked) -> Story:
     soaked.call(new, "join", root / "invitation-after")
     del soaked.programs[lost]
     soaked.start(new)
+    soaked.restart("provider")
     yield
 
 
