@@ -6,13 +6,15 @@ every database a step to its tables (`tests.support.versions`).
 
 import hashlib
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGCONT, SIGSTOP
 
 import pytest
 
@@ -31,7 +33,7 @@ from simulation.run.processes import (
 )
 from tests.support.versions import Installed, installed
 
-pytestmark = [pytest.mark.xdist_group("programs"), pytest.mark.nightly]  # six to ten minutes
+pytestmark = [pytest.mark.xdist_group("programs"), pytest.mark.nightly]  # seven to ten minutes
 
 TENANTS, TRUSTEES = 4, 3
 FIRST = last_week() + (1 - WEEKS) * HOURS_PER_WEEK
@@ -51,6 +53,7 @@ PARTIES = {
 COPIES = {"provider": "provider.db.version-0015", "tenant": "tenant.db.version-1", "trustee": "trustee.db.version-1"}
 
 State = frozenset[str]  # the parties that are upgraded
+NOBODY, EVERYBODY = frozenset[str](), frozenset(PARTIES)
 
 
 @pytest.fixture(scope="module")
@@ -74,15 +77,16 @@ def of_versions(places: Places, to: Mapping[str, Installed]) -> Places:
     return replace(places, wrapped={name: version.wrapper for name, version in to.items()})
 
 
-def hold(places: Places, version: Installed, week: int) -> tuple[int, int]:
-    """Holds a round; the protocol of its release, and how many contributed."""
+def hold(places: Places, version: Installed, week: int) -> None:
+    """Holds a round over a week."""
     start_hour = FIRST + week * HOURS_PER_WEEK
     window = ["--start", str(start_hour), "--end", str(start_hour + HOURS_PER_WEEK)]
     version.run("-m", "provider_server", "rounds", "hold", "--home", str(places.provider), *window)
-    releases = json.loads(version.run("-c", RELEASES, str(places.provider / "provider.db")))
-    assert len(releases) == week + 1
-    protocol, contributors = releases[-1]
-    return protocol, contributors
+
+
+def releases(places: Places, version: Installed) -> list[tuple[int, int]]:
+    """The protocol of each release, and how many contributed."""
+    return [tuple(one) for one in json.loads(version.run("-c", RELEASES, str(places.provider / "provider.db")))]
 
 
 def reports(places: Places) -> list[int]:
@@ -106,75 +110,93 @@ def copy_of(name: str) -> str:
 
 
 class Walk:
-    """Upgrades party after party, each time with all others running and a round afterwards, from any state again."""
+    """Upgrades party after party, each while all others run and with a round afterwards, and goes back to any state.
+
+    A walk begins in a state that has more ways out than in; where they are as many, those that come in go on.
+    """
 
     def __init__(self, places: Places, kept: Path, one: Installed, two: Installed) -> None:
         self._places, self._kept, self._one, self._two = places, kept, one, two
-        self.seen: dict[State, Path] = {}  # homes of stopped programs
+        self.seen: dict[State, Path] = {}  # homes as they were after the round in a state
         self.edges: set[tuple[State, str]] = set()
 
-    def begin(self) -> None:
-        """The round before any upgrade."""
-        with running(self._at(frozenset()), print):
-            assert hold(self._places, self._one, 0) == (1, TENANTS)
-        assert copies(self._places) == {}
-        self._keep(frozenset())
+    def begin(self) -> State:
+        """The round before any upgrade, and a walk; where it ended."""
+        with running(self._at(NOBODY), print) as programs:
+            self._hold(NOBODY)
+            assert copies(self._places) == {}
+            return self._go(programs, NOBODY)
+
+    def again(self, state: State) -> State:
+        """Another walk, from a state that was seen."""
+        shutil.rmtree(self._places.root)
+        shutil.copytree(self.seen[state], self._places.root)
+        with running(self._at(state), print) as programs:
+            return self._go(programs, state)
 
     def left(self, state: State) -> list[str]:
         """Parties whose upgrade from a state was not tried yet."""
         return [party for party in PARTIES if party not in state and (state, party) not in self.edges]
 
-    def go(self, state: State) -> None:
-        """Starts everything in a state that was kept, and upgrades on until nothing is left, or a state is new to keep.
-
-        From a state that has more ways out than in, walks must begin; through the others those that came go on.
-        """
-        shutil.rmtree(self._places.root)
-        shutil.copytree(self.seen[state], self._places.root)
-        with running(self._at(state), print) as programs, ExitStack() as upgraded:
-            upgraded.callback(lambda: [end(process) for process in programs.values()])
-            while (left := self.left(state)) and (len(state) >= len(PARTIES) / 2 or state in self.seen):
+    def _go(self, programs: dict[str, subprocess.Popen[bytes]], state: State) -> State:
+        try:
+            while left := self.left(state):
+                if 2 * len(state) < len(PARTIES) and state not in self.seen:
+                    self._keep(programs, state)
                 self._upgrade(programs, state, left[0])
                 self.edges.add((state, left[0]))
                 state |= {left[0]}
-        if self.left(state):
-            self._keep(state)
+        finally:
+            for process in programs.values():
+                process.terminate()
+            for process in programs.values():
+                end(process)
+        expected = [(1, TENANTS)] * len(state) + [(2 if state == EVERYBODY else 1, TENANTS)]
+        assert releases(self._places, self._two if "provider" in state else self._one) == expected
+        return state
 
     def _upgrade(self, programs: dict[str, subprocess.Popen[bytes]], state: State, party: str) -> None:
-        before, ours = copies(self._places), self._at(state | {party})
+        before, upgraded = copies(self._places), state | {party}
         for name in PARTIES[party]:
             end(programs[name])
-            programs[name] = start(ours, name)
+            programs[name] = start(self._at(upgraded), name)
         for name in PARTIES[party]:
-            wait_until_ready(ours, name, programs[name])
-        upgraded = state | {party}
-        held = hold(self._places, self._two if "provider" in upgraded else self._one, len(upgraded))
-        assert held == (2 if len(upgraded) == len(PARTIES) else 1, TENANTS), (state, party)
-        assert reports(self._places) == [len(upgraded) + 1] * TENANTS, (state, party)
+            wait_until_ready(self._places, name, programs[name])
+        self._hold(upgraded)
         after = copies(self._places)
         assert before.items() <= after.items()
         assert after.keys() - before.keys() == {copy_of(name) for name in PARTIES[party]}, (state, party)
+
+    def _hold(self, state: State) -> None:
+        hold(self._places, self._two if "provider" in state else self._one, len(state))
+        assert reports(self._places) == [len(state) + 1] * TENANTS, state
 
     def _at(self, state: State) -> Places:
         versions = {name: self._two if party in state else self._one for party in PARTIES for name in PARTIES[party]}
         return of_versions(self._places, versions)
 
-    def _keep(self, state: State) -> None:
+    def _keep(self, programs: Mapping[str, subprocess.Popen[bytes]], state: State) -> None:
+        """Homes as a power cut would leave them now; nobody works meanwhile."""
+        for process in programs.values():
+            process.send_signal(SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         self.seen[state] = self._kept / str(len(self.seen))
-        shutil.copytree(self._places.root, self.seen[state])
+        shutil.copytree(self._places.root, self.seen[state], ignore=shutil.ignore_patterns("*.sock"))
+        for process in programs.values():
+            process.send_signal(SIGCONT)
 
 
 def test_organisations_upgrade_in_every_order_with_rounds_between(
     places: Places, versions: list[Installed], tmp_path: Path
 ) -> None:
     walk = Walk(places, tmp_path / "kept", *versions[:2])
-    walk.begin()
+    state = walk.begin()
+    assert state == EVERYBODY
+    for name in places.programs:
+        refused(versions[0], places.root / name)
     while begin := [state for state in walk.seen if walk.left(state)]:
-        walk.go(begin[0])
+        walk.again(begin[0])
     assert len(walk.edges) == len(PARTIES) * 2 ** (len(PARTIES) - 1)  # through which every order leads
-    for state, homes in walk.seen.items():
-        for name in (name for party in state for name in PARTIES[party]):
-            refused(versions[0], homes / name)
 
 
 def refused(version: Installed, home: Path) -> None:
@@ -196,17 +218,18 @@ def test_part_of_the_tenants_is_upgraded_and_one_that_is_two_behind_is_left_out(
     one, two, three = versions
     ones = dict.fromkeys(places.programs, one)
     with running(of_versions(places, ones | {"tenant-1": two, "trustee-1": two}), print):
-        assert hold(places, one, 0) == (1, TENANTS)
+        hold(places, one, 0)
     assert reports(places) == [1] * TENANTS
 
     without_last = replace(places, tenants=TENANTS - 1)
     upgraded = dict.fromkeys(without_last.programs, two)
     with running(of_versions(without_last, upgraded), print):
-        assert hold(places, two, 1) == (2, TENANTS - 1)
+        hold(places, two, 1)
     assert reports(places) == [2] * (TENANTS - 1) + [1]
 
     with running(of_versions(places, ones | upgraded | {"provider": three}), print):
-        assert hold(places, three, 2) == (2, TENANTS - 1)
+        hold(places, three, 2)
+        assert releases(places, three) == [(1, TENANTS), (2, TENANTS - 1), (2, TENANTS - 1)]
         status = three.run("-m", "provider_server", "status", "--home", str(places.provider))
     assert reports(places) == [3] * (TENANTS - 1) + [1]
     upgrades = {copy_of(name) for name in upgraded}
