@@ -169,8 +169,11 @@ dist: install out/release-venv/.installed ## Build, check, list and sign all tha
 	@out/release-venv/bin/python distributions/release.py --uv $(BIN)/uv $(if $(KEY),--key "$(KEY)") $(if $(SOURCE_URL),--url "$(SOURCE_URL)")
 
 .PHONY: rooms
-rooms: ## Install what is in dist/ into bare environments of PYTHONS, every role, and try it; network
-	@for python in $(PYTHONS); do "$$python" distributions/rooms.py; done
+rooms: ## Install what is in dist/ into bare environments of PYTHONS, every role, try it, and hold a round across two; network
+	@last="$(lastword $(PYTHONS))"; for python in $(PYTHONS); do \
+		if [[ "$$python" == "$$last" ]]; then across=(); else across=(--round "$$last"); fi; \
+		"$$python" distributions/rooms.py "$${across[@]}"; \
+	done
 
 .PHONY: lock
 lock: install ## Resolve requirements.lock and docs/requirements.txt anew, keeping what still fits

@@ -4,6 +4,7 @@ It needs nothing but that Python's standard library, and a network for what the 
 
     python3.14 distributions/rooms.py                                  # every role
     python3.12 distributions/rooms.py tenant --beside numpy==1.26.4    # beside what must stay as it is
+    python3.11 distributions/rooms.py trustee --round python3.14       # and a round with tenants of another Python
 
 A row for each role: the Python and machine, the role, what was there before, the megabytes and packages that came (none
 of the files compiled), seconds, and ok or what failed. The exit status is 1 if any did.
@@ -13,6 +14,7 @@ import argparse
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -70,6 +72,16 @@ ROLES: dict[str, tuple[list[str], list[tuple[str, int]]]] = {
     ),
 }
 
+ROUND = """
+import sys
+from pathlib import Path
+from simulation.run.processes import Places, hold
+tenants = ["sh", "-c", 'shift; unset PYTHONPATH; exec "' + sys.argv[1] + '" "$@"', "sh"]
+places = Places(Path("homes").absolute(), 4, 3, wrapped={f"tenant-{number}": tenants for number in range(1, 5)})
+places.root.mkdir()
+sys.exit(hold(places, lambda _: None)["contributors"] != 4)
+"""
+
 
 def main() -> int:
     """The exit status."""
@@ -79,6 +91,7 @@ def main() -> int:
     parser.add_argument(
         "--uv", help="the program uv, which is to install in place of that Python's pip, in a tenth of the time"
     )
+    parser.add_argument("--round", metavar="PYTHON", help="hold a round too, whose tenants run in a room of this one")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="pharoah-rooms-") as folder:
         if asked.uv:
@@ -87,15 +100,15 @@ def main() -> int:
             subprocess.run([sys.executable, "-m", "venv", f"{folder}/pip"], check=True)
             install = [f"{folder}/pip/bin/python", "-m", "pip", "--quiet", "--python", "{room}", "install"]
         fine = [room(Path(folder) / role, install, role, asked.beside) for role in asked.roles]
+        if asked.round:
+            fine.append(across(Path(folder), install, asked.round))
     return int(not all(fine))
 
 
 def room(folder: Path, installer: list[str], role: str, beside: list[str]) -> bool:
     """Whether the role works in a room of its own; prints its row."""
     began_s = time.monotonic()
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-    python = folder / "venv" / "bin" / "python"
-    install = [*(word.format(room=python) for word in installer), "--no-compile", "--only-binary", ":all:"]
+    python, install = empty(folder, installer, sys.executable)
     wanted, commands = ROLES[role]
     said = installed([*install, *beside]) if beside else ""
     before, there_mb = packages(python), size_mb(python)
@@ -103,19 +116,39 @@ def room(folder: Path, installer: list[str], role: str, beside: list[str]) -> bo
     after, came_mb = packages(python), size_mb(python) - there_mb
     changed = [name for name in before if after.get(name) != before[name]]
     said = said or (f"changed {', '.join(changed)}" if changed else "") or tried(python, commands) or "ok"
-    row = (
-        f"{platform.python_version()} {platform.machine()}",
-        role,
-        " ".join(beside) or "nothing",
-        f"{came_mb:.0f} MB",
-        str(len(after) - len(before)),
-        f"{time.monotonic() - began_s:.0f} s",
-        said,
-    )
-    sys.stdout.write("| " + " | ".join(row) + " |\n")
-    sys.stdout.flush()
+    there = " ".join(beside) or "nothing"
+    tell(role, there, f"{came_mb:.0f} MB", str(len(after) - len(before)), f"{time.monotonic() - began_s:.0f} s", said)
     shutil.rmtree(folder)
     return said == "ok"
+
+
+def across(folder: Path, installer: list[str], other: str) -> bool:
+    """Whether a round passes whose tenants are of another Python than all else; prints its row."""
+    began_s = time.monotonic()
+    ours, install_ours = empty(folder / "ours", installer, sys.executable)
+    theirs, install_theirs = empty(folder / "theirs", installer, other)
+    said = installed([*install_ours, "--find-links", str(DIST), "pharoah-sim"])
+    said = said or installed([*install_theirs, "--find-links", str(DIST), "pharoah[federation]"])
+    said = said or tried(ours, [(shlex.join(["python", "-c", ROUND, str(theirs)]), 0)]) or "ok"
+    version = subprocess.run([theirs, "--version"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    mb, count = size_mb(ours) + size_mb(theirs), len(packages(ours)) + len(packages(theirs))
+    took = f"{time.monotonic() - began_s:.0f} s"
+    tell(f"a round, tenants of {version}", "nothing", f"{mb:.0f} MB", str(count), took, said)
+    return said == "ok"
+
+
+def empty(folder: Path, installer: list[str], of: str) -> tuple[Path, list[str]]:
+    """The Python of a new environment, and what installs into it."""
+    subprocess.run([of, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+    python = folder / "venv" / "bin" / "python"
+    install = [*(word.format(room=python) for word in installer), "--no-compile", "--only-binary", ":all:"]
+    return python, install
+
+
+def tell(*cells: str) -> None:
+    """A row."""
+    sys.stdout.write("| " + " | ".join((f"{platform.python_version()} {platform.machine()}", *cells)) + " |\n")
+    sys.stdout.flush()
 
 
 def tried(python: Path, commands: list[tuple[str, int]]) -> str:

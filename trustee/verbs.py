@@ -1,4 +1,4 @@
-"""The verbs of a trustee, but for those of a handover. docs/ceremony.md has the steps of the ceremony.
+"""The verbs of a trustee, but for those of a handover. docs/operate.md#the-ceremony has the steps of the ceremony.
 
 Parties exchange files by any channel and compare fingerprints aloud. No verb overwrites a file.
 """

@@ -5,23 +5,29 @@ are fields that are structs themselves. The environment overrides a key of a sec
 value written as in the file (text may go without quotes); a name that begins like a section and is no key is refused
 too, since a misspelt setting that does nothing is the worst kind. No error shows a value.
 
+A key that gets another name is read under the old one for one version more, with a warning on stderr: its section says
+`RENAMED: ClassVar[Renamed] = {"old": ("new", "0.3.0")}`, with the first version that reads the new name alone.
+
     [rounds]
     every = "window"        # or PHAROAH_ROUNDS_EVERY=window
 """
 
 import tomllib
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from crypto.errors import PharoahError
+from federation.base.screen import say_loud
 from federation.protocol.toml_tables import convert, loads
 
 PREFIX = "PHAROAH_"
 HOMES = ("PHAROAH_PROVIDER_HOME", "PHAROAH_TRUSTEE_HOME")  # begin like a section, and are options of the command line
 
+Renamed = Mapping[str, tuple[str, str]]
 S = TypeVar("S", bound=msgspec.Struct)
 
 
@@ -43,14 +49,46 @@ def load(kind: type[S], path: Path, environ: Mapping[str, str], elsewhere: Calla
     if table.keys() - set(kind.__struct_fields__):
         others = set(elsewhere()) - set(kind.__struct_fields__)
         table = {section: keys for section, keys in table.items() if section not in others}
+    table = _by_name_of_today(table, kind, path)
     settings = convert(table, kind, path, BadSettings)
-    overrides = _overrides(kind, environ)
+    overrides = _by_name_of_today(_overrides(kind, environ), kind, "the environment")
     if not overrides:
         return settings
     merged = {**table}
     for section, keys in overrides.items():
         merged[section] = {**merged.get(section, {}), **keys}
     return convert(merged, kind, "the environment", BadSettings)
+
+
+def _by_name_of_today(table: dict[str, Any], kind: type[msgspec.Struct], where: object) -> dict[str, Any]:
+    """The table with the names that its keys have now; BadSettings for a key under both."""
+    return {
+        section: {_name_of_today(key, keys, _renamed(kind, section), f"{where}: {section}"): keys[key] for key in keys}
+        if isinstance(keys, dict)
+        else keys
+        for section, keys in table.items()
+    }
+
+
+def _name_of_today(key: str, keys: Collection[str], renamed: Renamed, where: str) -> str:
+    if key not in renamed:
+        return key
+    new, gone = renamed[key]
+    if new in keys:
+        raise BadSettings(f"{where} has {key!r} and {new!r}, which are one key", hint=f"remove {key!r}")
+    _warn(f"{where}: {key!r} is called {new!r} now; from version {gone} on the old name is refused")
+    return new
+
+
+def _renamed(kind: type[msgspec.Struct], section: str) -> Renamed:
+    types = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    renamed: Renamed = getattr(types.get(section), "RENAMED", {})
+    return renamed
+
+
+@cache  # each once, though files are read again and again
+def _warn(what: str) -> None:
+    say_loud("pharoah", "warning", what)
 
 
 def _sections(kind: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
@@ -65,7 +103,7 @@ def _overrides(kind: type[msgspec.Struct], environ: Mapping[str, str]) -> dict[s
             if not name.startswith(start) or name in HOMES:
                 continue
             key = name.removeprefix(start).lower()
-            if key not in keys:
+            if key not in keys and key not in _renamed(kind, section):
                 known = ", ".join(start + known.upper() for known in keys)
                 raise BadSettings(f"unknown variable {name}", hint=f"known variables: {known}")
             found.setdefault(section, {})[key] = _value(value)

@@ -2,12 +2,13 @@
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from packaging.version import Version
 
-from federation.base.settings import BadSettings, load
+from federation.base.settings import BadSettings, Renamed, load
 from federation.protocol.plan import Mechanism
 from provider_server.rounds.settings import ProviderSettings
 from tenant_client.doctor.settings import TenantSettings
@@ -166,3 +167,35 @@ def test_a_value_in_the_file_is_not_shown_either(tmp_path: Path) -> None:
     with pytest.raises(BadSettings) as caught:
         load(ProviderSettings, written(tmp_path, f'[rounds]\nretry_s = "{SECRET}"\n'), {})
     assert SECRET not in caught.value.diagnostics()
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    RENAMED: ClassVar[Renamed] = {"wait": ("wait_s", "0.3.0")}
+    wait_s: float = 1.0
+
+
+class Sections(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    renaming: Section = Section()
+
+
+def test_the_old_name_of_a_key_is_read_with_a_warning_that_is_given_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, "[renaming]\nwait = 2.0\n")
+    assert [load(Sections, file, {}).renaming.wait_s for _ in range(2)] == [2.0, 2.0]
+    renamed = "renaming: 'wait' is called 'wait_s' now; from version 0.3.0 on the old name is refused"
+    assert capsys.readouterr().err == f"pharoah: warning: {file}: {renamed}\n"
+    assert load(Sections, file, {"PHAROAH_RENAMING_WAIT": "3"}).renaming.wait_s == 3.0
+    assert capsys.readouterr().err == f"pharoah: warning: the environment: {renamed}\n"
+    assert load(Sections, file, {"PHAROAH_RENAMING_WAIT_S": "4"}).renaming.wait_s == 4.0
+    with pytest.raises(BadSettings, match="'wait' and 'wait_s', which are one key"):
+        load(Sections, written(tmp_path, "[renaming]\nwait = 2.0\nwait_s = 2.0\n"), {})
+
+
+@pytest.mark.parametrize("kind", [*KINDS, Sections])
+def test_an_old_name_is_one_of_a_key_and_is_not_read_for_ever(kind: type[msgspec.Struct]) -> None:
+    version = Version(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"])
+    for section in msgspec.structs.fields(kind):
+        for old, (new, gone) in getattr(section.type, "RENAMED", {}).items():
+            assert {old, new} & {*section.type.__struct_fields__} == {new}, f"[{section.name}] {old} is no old name"
+            assert version < Version(gone), f"[{section.name}] {old} was to go with {gone}"

@@ -22,7 +22,6 @@ from tests.support.plans import InsecureSeeded
 ROOT = Path(__file__).resolve().parents[2]
 TRACE = ROOT.parent / "shared/data/infinitehbd/fault_trace.json.gz"
 FLOWER = ("flower_client_cpu_seconds", "flower_server_seconds", "flower_wall_seconds")
-NULLS = ("null", "null_bursts")
 
 
 def aggregation(found: Any) -> None:
@@ -68,12 +67,6 @@ def learning(found: Any) -> None:
     assert all(exact[key] > level[key] for level in private for key in ("auroc", "average_precision"))
 
 
-def looks(found: Any) -> None:
-    rows, ways = found["rows"], ("each_alone", "within_budget")
-    assert {(row["name"], row["way"]) for row in rows} == {(name, way) for name in NULLS for way in ways}
-    assert all(row["called"] == row["false"] == 0 for row in rows if row["way"] == ways[1])
-
-
 def injection(found: Any) -> None:
     for part in found["judged"].values():
         assert part["minutes_fitted"] > 0.0
@@ -106,7 +99,6 @@ SMALL: dict[str, tuple[dict[str, Any], Callable[[Any], object]]] = {
     "impact": ({"seeds": 1, "first": True, "only": ["epsilon_1", "epsilon_1_closed_loop", impact.WITHOUT]}, impacts),
     "injection": ({}, injection),
     "learning": ({"seeds": 1}, learning),
-    "looks": ({"seeds": 1, "only": NULLS}, looks),
     "scale": ({}, scale),
     "two-sided": ({}, lambda found: found["provider"]["right"] > 20),
     "xid": ({}, lambda found: found["planted"]["accused_by_program"] == 0 < found["planted"]["called"]),
@@ -145,7 +137,7 @@ def test_a_study_is_a_verb_with_its_options_and_the_alias_is_the_same(study: Stu
 @pytest.mark.parametrize(
     "words",
     [
-        ("attendance", "--clouds", "0"), ("epochs", "--clouds", "1"), ("learning", "--first-seed", "200"),
+        ("attendance", "--clouds", "0"), ("learning", "--first-seed", "200"),
         ("impact", "--first-bundle", "--only", "own_history"), ("check", "--seconds", "1", "--watchers", "40"),
     ],
 )  # fmt: skip
@@ -172,7 +164,7 @@ def test_the_diagnosis_has_its_old_name_too() -> None:
     assert "--tool" in done.stdout
 
 
-@pytest.mark.parametrize(("name", "known"), [("field", "rate_6_5"), ("looks", "null_drift"), ("cost", "masking")])
+@pytest.mark.parametrize(("name", "known"), [("field", "rate_6_5"), ("cost", "masking")])
 def test_an_unknown_part_is_refused_with_those_that_there_are(name: str, known: str) -> None:
     refused = CliRunner().invoke(app, ["study", name, "--only", "heaven"])
     assert refused.exit_code == 2

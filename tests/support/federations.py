@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-import pytest
 
 from crypto.codec import decode
 from crypto.ids import LeaseId
@@ -42,14 +41,13 @@ from provider_server.rounds.provider import Provider
 from provider_server.rounds.publisher import Publisher
 from provider_server.rounds.store.store import Store
 from provider_server.rounds.week import MaskHolder, federated_week, publish
-from simulation.judge.exactness import differences
 from simulation.run.federation import Federation, found
 from simulation.run.local_grid import Deliver, LocalGrid, local_task
 from tenant_client.doctor.records.journal import Failure
-from tenant_client.doctor.records.outbox import Outbox
 from tenant_client.rounds.home import open_tenant
 from tenant_client.rounds.network.flower_app import client_app
 from tenant_client.rounds.tenant import StartedLease, Tenant
+from tests.support.exactness import differences
 from tests.support.factories import a_descriptor, header_of
 from tests.support.seats import mask_key_of
 from tests.support.trustees import Reached
@@ -340,21 +338,3 @@ def is_exact(federation: Federation, release: Release) -> bool:
     """Whether a release shows the exact counts of those who answered, up to the whisper."""
     ((_, tables),) = differences(federation.tenants, [release])
     return all(bool(np.all(np.abs(table) < 0.25)) for table in tables)
-
-
-def killed_before_it_keeps(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> Answerer:
-    """A tenant that dies between its ledger and its outbox when it is asked for its counts, and says nothing."""
-
-    def dies(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    def answer(verb: Query, payload: bytes) -> bytes:
-        if verb is not Query.CONTRIBUTION:
-            return tenant.answer(verb, payload)
-        with monkeypatch.context() as patched:
-            patched.setattr(Outbox, "keep", dies)
-            with pytest.raises(KeyboardInterrupt):
-                tenant.answer(verb, payload)
-        return b""
-
-    return answer

@@ -1,4 +1,6 @@
-"""Later versions of the program: a copy of this tree in which every message has gained a field, as wheels in a venv.
+"""Versions of the program as wheels in a venv: this one, and later ones.
+
+A later one is a copy of this tree in which every message has gained a field, and every database a step to its tables.
 
 later = installed(folder, protocol=2)
 Places(..., wrapped={"provider": later.wrapper})
@@ -14,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from federation.protocol.versions import PROTOCOL, RELEASES
-from simulation.run.processes import OFFLINE
+from provider_server.rounds.store.schema import VERSION
+from simulation.run.processes import OFFLINE, VERB_S
 from tests.support.specimens import HASHED_AS_WRITTEN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,14 +25,14 @@ PACKAGES = ("crypto", "federation", "pharoah", "trustee", "tenant_client", "prov
 PIP = [sys.executable, "-m", "pip", "--quiet"]
 # Beside what is hashed: a part of another message, and one whose last field is not copied.
 AS_BEFORE = {*HASHED_AS_WRITTEN, "pharoah/ladder", "pharoah/contribution"}
+_STEP = "CREATE TABLE step_{} AS SELECT count(*) AS rows FROM {}"
 
 
 @dataclass(frozen=True)
 class Installed:
-    """A version: its Python, and where its sources are if that does not find them by itself."""
+    """A version: its Python, which finds it by itself."""
 
     python: Path
-    sources: Path | None = None
 
     @property
     def wrapper(self) -> list[str]:
@@ -37,12 +40,11 @@ class Installed:
         return ["sh", "-c", f'shift; unset PYTHONPATH; exec "{self.python}" -P "$@"', "sh"]
 
     def run(self, *words: str) -> str:
-        """What its Python prints."""
+        """What its Python prints; CalledProcessError, with what it complained of, if it fails."""
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | OFFLINE
-        if self.sources:
-            environment["PYTHONPATH"] = str(self.sources)
         command = [str(self.python), "-P", *words]
-        return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+        done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=VERB_S)
+        return done.stdout
 
 
 def installed(folder: Path, protocol: int) -> Installed:
@@ -58,16 +60,18 @@ def installed(folder: Path, protocol: int) -> Installed:
         (sources / name).write_text((ROOT / name).read_text().replace("0.1.0", f"0.{protocol}.0"))
     for link in (path for member in members for path in (ROOT / member).iterdir() if path.is_symlink()):
         (sources / link.relative_to(ROOT)).symlink_to(link.readlink())
-    changed = sum(_change(path) for path in sources.rglob("*.py"))
-    assert changed > 30, "hardly any message was found"
-    _speak(sources / "federation/protocol/versions.py", protocol)
+    if protocol > PROTOCOL:
+        changed = sum(_change(path) for path in sources.rglob("*.py"))
+        assert changed > 30, "hardly any message was found"
+        _speak(sources / "federation/protocol/versions.py", protocol)
+        _step(sources, protocol - PROTOCOL)
     build = [*PIP, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(wheels)]
     subprocess.run([*build, str(sources), *(str(sources / member) for member in members)], check=True)
     made = Installed(folder / "venv/bin/python")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     (borrowing,) = (folder / "venv/lib").glob("python3*/site-packages")
     (borrowing / "borrowed.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    install = [*PIP, "--python", str(made.python), "install", "--no-deps", "--no-index", "--no-compile"]
+    install = [*PIP, "--python", str(made.python), "install", "--no-deps", "--no-index"]  # compiled, once
     subprocess.run([*install, "--ignore-installed", *map(str, wheels.glob("*.whl"))], check=True)
     return made
 
@@ -79,6 +83,23 @@ def _speak(path: Path, protocol: int) -> None:
     text, known = re.subn(r"^RELEASES = \{.*?\}", f"RELEASES = {releases}", text, flags=re.MULTILINE)
     assert found == known == 1
     path.write_text(text)
+
+
+def _step(sources: Path, steps: int) -> None:
+    """Gives each database so many versions more, each of which makes a table of what was there."""
+    of_files = tuple(_STEP.format(number, "sqlite_master") for number in range(steps))
+    _replaced(sources / "federation/base/sqlite.py", "steps: Sequence[str] = ()", f"steps: Sequence[str] = {of_files}")
+    first = int(VERSION)
+    of_stores = {f"{first + number:04d}": (_STEP.format(number, "releases"),) for number in range(steps)}
+    schema = sources / "provider_server/rounds/store/schema.py"
+    _replaced(schema, f'VERSION = "{VERSION}"', f'VERSION = "{first + steps:04d}"')
+    _replaced(schema, "MappingProxyType({})", f"MappingProxyType({of_stores})")
+
+
+def _replaced(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    assert text.count(before) == 1, f"{path.name} has no single {before}"
+    path.write_text(text.replace(before, after))
 
 
 def _change(path: Path) -> int:

@@ -42,7 +42,6 @@ from provider_server.rounds.provider import Provider
 from provider_server.rounds.round import Round
 from provider_server.rounds.store.round_store import RoundState
 from provider_server.rounds.week import MaskHolder, federated_week, give_up
-from simulation.judge.exactness import weeks_counted
 from simulation.run.federation import Federation
 from simulation.run.local_grid import LocalGrid, local_task
 from tenant_client.doctor.records.journal import Failure
@@ -50,6 +49,7 @@ from tenant_client.rounds.home import create, pin
 from tenant_client.rounds.network.flower_app import client_app
 from tenant_client.rounds.tenant import StartedLease, Tenant
 from tests.support.disks import Disks, Killed, Trouble
+from tests.support.exactness import weeks_counted
 from tests.support.factories import a_descriptor
 from tests.support.federations import CONTEXT, Grounds, Witness, is_exact
 from tests.support.seats import Holders, hand_keys, renew_mask_keys, succeed

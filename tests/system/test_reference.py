@@ -25,7 +25,7 @@ FIGURES = (  # studies whose JSON has figures by name, as many as there are part
         "install-size",
         "labelled-logs",
     ),
-    *("odd-ranks", "overhead", "poison", "replacement", "stragglers", "sureness", "syndromes", "two-sided", "xid"),
+    *("odd-ranks", "overhead", "poison", "replacement", "sureness", "syndromes", "two-sided", "xid"),
 )
 NO_SCHEMA = {f"pharoah-sim study {name}": "figures by name" for name in FIGURES}
 

@@ -14,8 +14,8 @@ import pytest
 from crypto.codec import digest, encode
 from federation.protocol.round_messages import Receipt
 from provider_server.fleet.release import Release
-from simulation.judge.exactness import weeks_counted
 from tenant_client.rounds.tenant import Tenant
+from tests.support.exactness import weeks_counted
 from tests.support.walk import DISKS, EPOCH, TENANTS, WEEKS, Kind, Operation, a_walk, scenario
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - Linux's file system in memory

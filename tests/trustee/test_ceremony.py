@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, settings, strategies as st
-from typer.testing import CliRunner
 
 from crypto.codec import Message, decode, digest, encode
 from crypto.errors import BadSignature, DecodeError, PeerFault
@@ -66,7 +65,7 @@ from federation.protocol.enrolment import (
 from federation.protocol.invitation import Invitation, accept
 from federation.protocol.round_messages import EvaluationRequest, EvaluationResponse
 from federation.protocol.warnings import CellNoise, Claims, WarnedSum
-from tests.support import schemas
+from tests.support import calling, schemas
 from tests.support.changing import replace
 from tests.support.curve25519 import aliases
 from trustee import home as trustee_home
@@ -591,10 +590,7 @@ def files_and_readers() -> dict[str, tuple[bytes, Callable[[bytes], object]]]:
 # ---- the same by files, through the command line ---------------------------------------------------------------------
 
 
-def called(*words: object) -> click.testing.Result:
-    result = CliRunner().invoke(app, [*map(str, words)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+called = partial(calling.call, app)
 
 
 @dataclass

@@ -6,12 +6,11 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
 from federation.protocol.causes import CAUSES
 from pharoah_benchmarks import guard, record as recording
@@ -20,7 +19,7 @@ from pharoah_benchmarks.run import Asked, CannotRun, Ran, _outcome, parents, run
 from provider_server.fleet.learning.benchmark_jobs import FILE, HANG, OK, UNKNOWN, WRONG_RESULT, read
 from provider_server.program.cli import app
 from provider_server.rounds import home as homes
-from tests.support import schemas
+from tests.support import calling
 from tests.support.changing import replace
 from tests.support.waiting import until
 
@@ -30,16 +29,8 @@ RAN = Ran(
 )
 
 
-def call(*words: object) -> Result:
-    result = CliRunner().invoke(app, ["benchmark", *map(str, words)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def told(*words: object) -> Any:
-    result = call(*words, "--json")
-    assert result.exit_code == 0, result.stderr
-    return schemas.held(schemas.form_of("pharoah-provider", ("benchmark", *words)), result.stdout)
+call = partial(calling.call, app, "benchmark")
+told = partial(calling.told, app, "pharoah-provider", "benchmark")
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from federation.protocol.service_messages import CheckVerdict
 from pharoah_confirm import determinism, replay
@@ -32,7 +32,7 @@ from tenant_client.doctor.advice.after_failure import after_failure
 from tenant_client.doctor.records.attempts import AttemptCause, AttemptState
 from tenant_client.program.cli import app
 from tests import needs
-from tests.support import schemas
+from tests.support import calling, schemas
 
 STAGES = [
     *(f"{kind}, step {step}, {stage}" for kind in ("float32", "float64") for step in (1, 2)
@@ -204,10 +204,7 @@ def test_what_a_gpu_does_finds_a_turned_bit_too() -> None:
 # ---- the processes, and the verb -----------------------------------------------------------------------------------
 
 
-def called(*words: object) -> Any:
-    result = CliRunner().invoke(app, ["confirm", "determinism", *map(str, words)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+called = partial(calling.call, app, "confirm", "determinism")
 
 
 def test_the_verb_on_this_machine() -> None:

@@ -4,13 +4,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from socket import AF_UNIX, socket as unix_socket
 
 import grpc
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
 from federation.base.clock import now_hour
 from pharoah_nodes.check import HOUR_S, NoSocket, check, served
@@ -18,7 +17,7 @@ from provider_server.fleet.hints.node_reports import FILE, STALE_H, NodeReport, 
 from provider_server.program.cli import app
 from tests import needs
 from tests.provider_server.program.test_node_outputs import FABRIC, HEARD, HOT, HOUR, QUIET, SILENT
-from tests.support import schemas
+from tests.support import calling, schemas
 
 NOW_S = (HOUR + 0.5) * HOUR_S
 
@@ -42,8 +41,7 @@ def test_only_a_node_that_is_heard_and_raised_is_refused(
     assert "\n" not in answer["line"]
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, ["nodes", "check", *map(str, words)])
+run = partial(calling.call, app, "nodes", "check")
 
 
 def test_the_verb_answers_in_a_line_or_json_and_fails_open(tmp_path: Path) -> None:

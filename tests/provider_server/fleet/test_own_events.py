@@ -51,22 +51,6 @@ def failures(at_risk: pl.DataFrame) -> list[tuple[str, int, str]]:
     return [(node, hour - MONDAY, kind) for node, hour, kind in found.select("node", "hour", "kind").iter_rows()]
 
 
-def repaired_fleet(seed: int, ratios: Sequence[float]) -> tuple[pl.DataFrame, dict[str, list[int]]]:
-    """Hours at risk of 200 nodes, half of them repaired twice; `ratios` are of the 24 and the 72 hours after that."""
-    rng = np.random.default_rng(seed)
-    back = {f"n{node}": sorted(rng.integers(MONDAY + 50, MONDAY + 500, 2).tolist()) for node in range(100)}
-    hours = np.arange(MONDAY, MONDAY + 600)
-    frames = []
-    for node in range(200):
-        since = np.full(len(hours), np.inf)
-        for hour in back.get(f"n{node}", []):
-            since = np.where(hours >= hour, hours - hour, since)
-        rate = 0.001 * np.where(since < 24, ratios[0], np.where(since < 72, ratios[1], 1.0))
-        kind = [LOST if failed else None for failed in rng.random(len(hours)) < rate]
-        frames.append(pl.DataFrame({"node": f"n{node}", "hour": hours, "level": 0, "kind": kind}))
-    return pl.concat([frame.cast({"kind": pl.String}) for frame in frames]), back
-
-
 # ---- what counts ---------------------------------------------------------------------------------------------------
 
 

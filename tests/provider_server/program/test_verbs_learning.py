@@ -3,14 +3,13 @@
 import json
 import shutil
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
 from crypto.ids import LeaseId
 from crypto.signing import open_signed
@@ -25,7 +24,7 @@ from provider_server.rounds import home as homes
 from provider_server.rounds.context_names import names_by_label, names_by_token
 from provider_server.rounds.settings import Names
 from provider_server.rounds.store.store import Store
-from tests.support import schemas
+from tests.support import calling, schemas
 from tests.support.changing import replace
 from tests.support.federations import CONTEXT, WEEKS, Grounds, begin, fail, hold, lease_id
 
@@ -33,16 +32,8 @@ START, HOURS, STEP_S = 480_000, 72, 600
 NODES = 40
 
 
-def call(*words: object) -> Result:
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def told(*words: object) -> Any:
-    result = call(*words, "--json")
-    assert result.exit_code == 0, result.stderr
-    return schemas.held(schemas.form_of("pharoah-provider", words), result.stdout)
+call = partial(calling.call, app)
+told = partial(calling.told, app, "pharoah-provider")
 
 
 # ---- contexts --------------------------------------------------------------------------------------------------------

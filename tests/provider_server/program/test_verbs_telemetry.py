@@ -4,14 +4,13 @@ import json
 import shutil
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
 from federation.protocol.service_messages import Action, HintState, Suspicion
 from provider_server.fleet.analysis.buildup import BuildUp
@@ -24,7 +23,7 @@ from provider_server.program.cli import app
 from provider_server.program.operations.poller import STATE
 from provider_server.program.verbs.feed import HOURS
 from tests.provider_server.fleet.test_live import HEATING, HOT, Scene, feed, scene
-from tests.support import schemas
+from tests.support import calling
 
 __all__ = ["feed", "scene"]  # fixtures
 
@@ -41,16 +40,8 @@ NODES = sum(AT_LEVEL)
 LEVEL_OF = np.repeat(np.arange(4), AT_LEVEL)
 
 
-def call(*words: object) -> Result:
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
-def told(*words: object) -> Any:
-    result = call(*words, "--json")
-    assert result.exit_code == 0, result.stderr
-    return schemas.held(schemas.form_of("pharoah-provider", words), result.stdout)
+call = partial(calling.call, app)
+told = partial(calling.told, app, "pharoah-provider")
 
 
 def write(file: Path, corrected_in_h: np.ndarray, failed: np.ndarray, silent: np.ndarray | None = None) -> Path:

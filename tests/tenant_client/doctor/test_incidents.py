@@ -3,11 +3,10 @@
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from federation.base.sqlite import Connection
 from tenant_client.doctor.diagnosis.precedents import like
@@ -20,7 +19,7 @@ from tenant_client.doctor.run.ended import Asked
 from tenant_client.doctor.run.fail_open import FailOpen
 from tenant_client.doctor.run.supervise import Ending
 from tenant_client.program.cli import app
-from tests.support import schemas
+from tests.support import calling, schemas
 
 DISK = ("OSError: [Errno <*>] No space left on device", "saving checkpoint to shard <*>")
 LINK = ("fabricd: lease <*> of plane b was revoked, aborting",)
@@ -44,8 +43,7 @@ def failed(connection: Connection, unit: str, at_s: float, reason: str, lines: t
     return tuple(near.lease for near in Incidents(connection).keep(unit, number, lines, sure))
 
 
-def call(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
+call = partial(calling.call, app)
 
 
 # ---- finding -------------------------------------------------------------------------------------------------------

@@ -5,12 +5,12 @@ import json
 import platform
 import tomllib
 from contextlib import closing
+from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 from typer.testing import CliRunner
@@ -29,6 +29,7 @@ from tenant_client.doctor.sources.scanning import Line
 from tenant_client.doctor.sources.software import COMPONENTS, Software, component_of, of_versions, software_of
 from tenant_client.doctor.workload.descriptor import Descriptor
 from tenant_client.program.cli import app
+from tests.support import calling
 from tests.support.factories import a_descriptor
 
 CASES = tomllib.loads((Path(__file__).parent / "known_cases.toml").read_text(encoding="utf-8"))["case"]
@@ -341,8 +342,7 @@ def test_diagnose_says_what_is_known(tmp_path: Path) -> None:
 # ---- before a job ---------------------------------------------------------------------------------------------------
 
 
-def check(*words: object) -> Result:
-    return CliRunner().invoke(app, ["check", *map(str, words)])
+check = partial(calling.call, app, "check")
 
 
 def test_check_of_versions_needs_no_home_and_no_lease(tmp_path: Path) -> None:

@@ -3,14 +3,12 @@
 import json
 import stat
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
 from federation.base.catalogue_file import read_catalogue
 from federation.protocol.bundle import CatalogueEntry
@@ -18,7 +16,7 @@ from tenant_client.doctor.workload.compare import jaccard
 from tenant_client.doctor.workload.describe import describe, read_traces
 from tenant_client.doctor.workload.descriptor import Descriptor, own_sketch, rungs
 from tenant_client.program.cli import app
-from tests.support import schemas
+from tests.support import calling, schemas
 from tests.support.traces import Op, Transformer, convnet, kernel, kineto, operator, profiled
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -42,8 +40,7 @@ def traces(tmp_path: Path) -> dict[str, Path]:
     return files
 
 
-def run(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
+run = partial(calling.call, app)
 
 
 def said(*words: str | Path) -> dict[str, Any]:

@@ -4,12 +4,11 @@ import html
 import re
 import shlex
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from typer.testing import CliRunner
 
 from tenant_client.doctor.advice.after_failure import after_failure
 from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
@@ -18,6 +17,7 @@ from tenant_client.doctor.run.hook.sampler import WILL_PROFILE
 from tenant_client.program.cli import app
 from tenant_client.program.pages.serving import listening
 from tests.jobs.wrapped import LEASE, run
+from tests.support import calling
 from tests.support.waiting import PATIENCE_S
 
 FAILED, STOPPED, SUCCEEDED = AttemptState.FAILED, AttemptState.STOPPED, AttemptState.SUCCEEDED
@@ -25,8 +25,7 @@ JOB = ["sh", "-c", "echo 'step 1'; echo \"KeyError: 'lr'\" >&2; exit 1"]
 SLOW = {"kind": "slow_function", "ranks": [1], "text": "rank 1 needs 77% of a step in backward", "since_s": 2.0}
 
 
-def call(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
+call = partial(calling.call, app)
 
 
 def page(home: Path, path: str) -> str:

@@ -4,17 +4,18 @@ import json
 import sys
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from click.testing import Result
-from typer.testing import CliRunner
 
 from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.program.cli import app
 from tests.jobs import wrapped
+from tests.support import calling
 from tests.support.factories import a_descriptor
 from tests.support.terminals import (
     ATTACKS,
@@ -32,10 +33,7 @@ ECC = "NVRM: Xid (PCI:0000:3b:00): 48, pid=1, Double Bit ECC Error"
 STEPS = "".join(f"step {step} loss {1 / step:.4f}\n" for step in range(1, 60))
 
 
-def call(*words: object) -> Result:
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+call = partial(calling.call, app)
 
 
 def calm(*words: object) -> Result:

@@ -3,26 +3,24 @@
 import json
 import shutil
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from tenant_client.doctor.diagnosis.diagnose import diagnose, gather
 from tenant_client.doctor.records.attempts import AttemptCause, Attempts, AttemptState
 from tenant_client.doctor.records.database import open_database
 from tenant_client.doctor.records.journal import Journal
 from tenant_client.program.cli import app
-from tests.support import schemas
+from tests.support import calling, schemas
 from tests.support.factories import a_descriptor
 
 RUNS = Path(__file__).resolve().parents[4] / "shared" / "data" / "flight_recorder"
 ODD_LINE = "fabricd: lease 12 of plane b was revoked, aborting"
 
 
-def call(*words: object) -> Any:
-    return CliRunner().invoke(app, [str(word) for word in words])
+call = partial(calling.call, app)
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from crypto.codec import decode, digest, encode
 from crypto.errors import BadSignature, DecodeError
@@ -25,7 +24,7 @@ from tenant_client.rounds.disclosure import owner_view
 from tenant_client.rounds.disclosure.message_layout import layout
 from tenant_client.rounds.home import create, open_tenant, pin
 from tenant_client.rounds.tenant import Tenant
-from tests.support import schemas
+from tests.support import calling, schemas
 from tests.support.endorsing import ended, shown
 from tests.support.factories import Cast, InsecureSilence, a_failure, a_plan, a_unit, header_of, keys, signed
 from tests.system.test_week import LEASES, a_federation, happen, in_process
@@ -56,8 +55,7 @@ def message_of(federation: Federation) -> bytes:
     return message
 
 
-def call(*words: str) -> Any:
-    return CliRunner().invoke(app, list(words))
+call = partial(calling.call, app)
 
 
 def test_the_parts_of_a_message_cover_every_byte_once(played: Federation) -> None:
