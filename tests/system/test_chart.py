@@ -180,7 +180,10 @@ def leaves(values: dict[str, Any], schema: dict[str, Any], definitions: Any, at:
     for name, value in values.items():
         known = schema["properties"][name]
         known = definitions[known["$ref"].rpartition("/")[2]] if "$ref" in known and "items" not in known else known
-        if value and isinstance(value, dict) and "properties" in known:
+        if "propertyNames" in known and value:
+            assert set(known["propertyNames"]["enum"]) == set(value)
+            yield from ((f"{at}{name}.{key}", one) for key, one in value.items())
+        elif value and isinstance(value, dict) and "properties" in known:
             assert known["additionalProperties"] is False, at
             yield from leaves(value, known, definitions, f"{at}{name}.")
         else:
