@@ -35,7 +35,7 @@ from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from federation.base import route
 from federation.base.console import verbs_of
-from federation.base.settings import schema
+from federation.base.settings_schema import schema
 from federation.protocol import anchors, change_rules
 from pharoah_benchmarks.run import Ran
 from pharoah_benchmarks.runner.settings import BenchmarkSettings

@@ -29,7 +29,7 @@ from crypto.threshold import KeyShare
 from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
 from federation.base.pinned_directory import NotEnrolled, pinned
-from federation.base.settings import write_schema
+from federation.base.settings_schema import write_schema
 from federation.base.sqlite import Connection
 from federation.protocol.ceremony import Committee, KeptShare
 from federation.protocol.directory import Chain, Directory

@@ -19,7 +19,8 @@ from federation.base import logs
 from federation.base.console import AsJson, InputFile
 from federation.base.logs import Format
 from federation.base.screen import show, show_json
-from federation.base.settings import load, write_schema
+from federation.base.settings import load
+from federation.base.settings_schema import write_schema
 from federation.base.visible import counted_as, short
 from federation.protocol import ceremony
 from federation.protocol.ceremony import CeremonyRefused, kind_of

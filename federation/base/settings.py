@@ -7,22 +7,16 @@ too, since a misspelt setting that does nothing is the worst kind. No error show
 
     [rounds]
     every = "window"        # or PHAROAH_ROUNDS_EVERY=window
-
-A program writes the JSON Schema of its settings into its home, as the first line of the file says to editors.
 """
 
-import json
-import re
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from crypto.errors import PharoahError
-from federation.base.key_files import replace_secret
 from federation.protocol.toml_tables import convert, loads
 
 PREFIX = "PHAROAH_"
@@ -57,33 +51,6 @@ def load(kind: type[S], path: Path, environ: Mapping[str, str], elsewhere: Calla
     for section, keys in overrides.items():
         merged[section] = {**merged.get(section, {}), **keys}
     return convert(merged, kind, "the environment", BadSettings)
-
-
-def schema(kinds: Sequence[type[msgspec.Struct]], sample: str, others: Iterable[str] = ()) -> dict[str, Any]:
-    """JSON Schema (2020-12) of a settings file that `kinds` read: a key is described by its comment in `sample`.
-
-    Sections of `others` are somebody else's, and may have any keys.
-    """
-    _, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
-    root, *more = (parts.pop(kind.__name__) for kind in kinds)
-    for one in more:
-        root["properties"] |= one["properties"]
-    for name in others:
-        root["properties"].setdefault(name, {"type": "object"})
-    keys = root["properties"]
-    for line in sample.splitlines():
-        if header := re.match(r"\[(\w+)\]", line):
-            keys = parts[root["properties"][header[1]]["$ref"].rpartition("/")[2]]["properties"]
-        elif told := re.match(r"(?:# )?(\w+) = [^#]*# (.+)", line):
-            keys[told[1]]["description"] = told[2]
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **root, "$defs": parts}
-
-
-def write_schema(home: Path, kind: type[msgspec.Struct], sample: Path, others: Iterable[str] = ()) -> None:
-    """Writes beside the settings the schema that the first line of `sample` names; editors alone would miss it."""
-    told = json.dumps(schema([kind], sample.read_text(encoding="utf-8"), others), indent=1)
-    with suppress(OSError):
-        replace_secret(home / f"{sample.stem}.schema.json", told.encode())
 
 
 def _sections(kind: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:

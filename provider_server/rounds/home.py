@@ -27,7 +27,8 @@ from crypto.signing import SigningKey
 from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
 from federation.base.plugin_verbs import plug_ins
-from federation.base.settings import BadSettings, load, write_schema
+from federation.base.settings import BadSettings, load
+from federation.base.settings_schema import write_schema
 from federation.base.visible import short
 from federation.protocol.versions import OLDEST
 from provider_server.fleet.leases import Lease, context_links, context_tokens

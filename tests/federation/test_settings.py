@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from federation.base.settings import BadSettings, load, write_schema
+from federation.base.settings import BadSettings, load
+from federation.base.settings_schema import write_schema
 from federation.protocol.plan import Mechanism
 from provider_server.rounds.settings import ProviderSettings
 from tenant_client.doctor.settings import TenantSettings

@@ -16,7 +16,8 @@ from federation.base.console import AsJson, InputFile
 from federation.base.key_files import HomeError, read, read_key, replace_secret
 from federation.base.logs import Format
 from federation.base.screen import say, show, show_json
-from federation.base.settings import load, write_schema
+from federation.base.settings import load
+from federation.base.settings_schema import write_schema
 from federation.protocol.directory import Chain
 from federation.protocol.enrolment import MemberCard, check_fingerprint, fingerprint
 from federation.protocol.invitation import Invitation, accept
