@@ -140,8 +140,9 @@ screenshots: install ## Take the pictures of docs/images anew; needs chromium
 	@$(BIN)/python docs/screenshots.py
 
 .PHONY: reference
-reference: install ## Write docs/reference/ (commands, settings, messages, JSON) from the code
+reference: install ## Write docs/reference/ (commands, settings and schemas, messages, JSON) and out/man from the code
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python docs/generate.py --man out/man
 
 .PHONY: report
 report: out/docs-venv/.installed ## Print docs/report.md as out/report.pdf, its figures and pages checked

@@ -2,10 +2,14 @@
 
 import inspect
 import json
+import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from importlib import import_module
+from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from pkgutil import walk_packages
@@ -24,12 +28,14 @@ import tenant_client
 import tenant_client.program.cli
 import trustee.cli
 import trustee.handover_verbs
+import trustee.home
 import trustee.overview
 import trustee.verbs
 from crypto.codec import Count, Message, Number, Secret, Text
 from crypto.ids import SignatureBytes
 from federation.base import route
 from federation.base.console import verbs_of
+from federation.base.settings_schema import schema
 from federation.protocol import anchors, change_rules
 from pharoah_benchmarks.run import Ran
 from pharoah_benchmarks.runner.settings import BenchmarkSettings
@@ -45,6 +51,7 @@ from pharoah_nodes.check import NodeCheck
 from pharoah_slurm.verb import SlurmRow
 from provider_server.fleet import node_codes
 from provider_server.fleet.hints import node_probes
+from provider_server.fleet.telemetry import inventory, recipe as fleet_recipe
 from provider_server.program.operations import admin, overview as provider_overview, preflight
 from provider_server.program.reporting import findings_text, hazard_text, outage_text
 from provider_server.program.verbs import (
@@ -65,7 +72,7 @@ from provider_server.program.verbs import (
     trustees,
     votes,
 )
-from provider_server.rounds import own_events
+from provider_server.rounds import home as homes, own_events
 from provider_server.rounds.intake import lease_events, lines
 from provider_server.rounds.settings import ProviderSettings
 from simulation.judge import score, sweep
@@ -97,7 +104,7 @@ from tenant_client.doctor.advice import (
 )
 from tenant_client.doctor.diagnosis.stragglers import waits, what_if
 from tenant_client.doctor.records import fixes
-from tenant_client.doctor.settings import TenantSettings
+from tenant_client.doctor.settings import SAMPLE, TenantSettings
 from tenant_client.doctor.workload import compare
 from tenant_client.program.verbs import (
     check,
@@ -112,7 +119,7 @@ from tenant_client.program.verbs import (
     workload,
 )
 from tenant_client.rounds.disclosure import happened, overview as tenant_overview, owner_view
-from tenant_client.rounds.policy import Policy
+from tenant_client.rounds.policy import SAMPLE as POLICY, Policy
 from trustee.settings import TrusteeSettings
 
 HERE = Path(__file__).resolve().parent / "reference"
@@ -253,6 +260,15 @@ JSON: dict[str, Any] = {
     "pharoah-sim study check": check_study.CheckFigures,
     "pharoah-sim study impact": dict[str, dict[str, impact.Range | None]],
 }
+# Files that people write: the types that read them, and the sample that describes their keys.
+SCHEMAS: dict[str, tuple[list[Any], Path | None]] = {
+    "provider": (SETTINGS["provider.toml"], homes.SAMPLE),
+    "tenant": ([TenantSettings], SAMPLE),
+    "trustee": ([TrusteeSettings], trustee.home.SAMPLE),
+    "policy": ([Policy], POLICY),
+    "inventory": ([inventory.File], None),
+    "recipe": ([fleet_recipe.File], None),
+}
 WRITTEN = "Written by `make reference` from the code; do not edit.\n"
 
 
@@ -314,7 +330,8 @@ def _parameter(one: click.Parameter, context: click.Context) -> tuple[str, str, 
     else:
         name = f"`{(one.metavar or one.name or '').upper().strip('[].')}`"
     if one.envvar:
-        told += f" Also `{one.envvar}`."
+        variables = [one.envvar] if isinstance(one.envvar, str) else one.envvar
+        told += f" Also {', '.join(f'`{variable}`' for variable in variables)}."
     if isinstance(one.type, click.Choice):
         choices = (getattr(choice, "value", choice) for choice in one.type.choices)
         told += f" One of {', '.join(f'`{choice}`' for choice in choices)}."
@@ -330,6 +347,7 @@ def _parameter(one: click.Parameter, context: click.Context) -> tuple[str, str, 
 def _settings() -> Iterator[str]:
     for file, kinds in SETTINGS.items():
         yield f"## {file}\n"
+        yield f"[Schema]({file.partition('.')[0]}.schema.json) for editors.\n"
         for section in chain.from_iterable(map(_keys, kinds)):
             yield f"### [{section.name}] of {file}\n"
             yield f"{inspect.getdoc(section.type)}\n"
@@ -338,9 +356,23 @@ def _settings() -> Iterator[str]:
                 for key in _keys(section.type)
             ]
             yield from _table(("key", "variable", "value", "by default"), rows)
-    yield f"## policy.toml\n\n{inspect.getdoc(Policy)}\n"
+    yield f"## policy.toml\n\n[Schema](policy.schema.json) for editors.\n\n{inspect.getdoc(Policy)}\n"
     limits = [(f"`{key.name}`", _range(key.type), _value(key)) for key in _keys(Policy)]
     yield from _table(("key", "value", "by default"), limits)
+    yield "## Other files\n"
+    others = ((name, kinds[0]) for name, (kinds, sample) in SCHEMAS.items() if sample is None)
+    yield from _table(
+        ("file", "schema"),
+        [(f"{name}: {_first_paragraph(kind)}", f"[{name}.schema.json]({name}.schema.json)") for name, kind in others],
+    )
+
+
+def schemas() -> dict[str, str]:
+    """JSON Schemas of files that people write, by their file names."""
+    return {
+        f"{name}.schema.json": json.dumps(schema(kinds, sample.read_text(encoding="utf-8") if sample else ""), indent=1)
+        for name, (kinds, sample) in SCHEMAS.items()
+    }
 
 
 def _keys(section: Any) -> tuple[msgspec.structs.FieldInfo, ...]:
@@ -352,7 +384,9 @@ def _range(kind: Any) -> str:
     """The type of a setting and its bounds."""
     told = msgspec.inspect.type_info(kind)
     bounds = [
-        f"{word} {_whole(bound)}" for name, word in _BOUNDS.items() if (bound := getattr(told, name, None)) is not None
+        f"{word} {_whole(bound)}"
+        for name, word in _BOUNDS.items()
+        if (bound := getattr(told, name, None)) is not None and bound != sys.float_info.max  # finite, that says
     ]
     choices = " or ".join(f"`{value}`" for value in getattr(told, "values", ()))
     enum = " or ".join(f"`{value.value}`" for value in getattr(told, "cls", ()) or ())
@@ -471,7 +505,8 @@ def manuals() -> dict[str, str]:
 
 
 def _manual(program: str, command: click.Command) -> Iterator[str]:
-    yield f'.TH {program.upper()} 1 "" Pharoah'
+    made = datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", time.time())), UTC)
+    yield f'.TH {_roff(program.upper())} 1 {made:%Y-%m-%d} "Pharoah {version("pharoah")}"'
     yield from (".SH NAME", _roff(f"{program} - {command.help}"), ".SH COMMANDS")
     yield from _manual_verbs(program, command)
 
@@ -494,6 +529,7 @@ def _manual_verbs(words: str, command: click.Command) -> Iterator[str]:
 def _roff(text: str) -> str:
     """A text on one line that roff takes for a text."""
     line = " ".join(text.split()).replace("\\", "\\e").replace("-", "\\-").replace('"', "\\(dq")
+    line = "".join(letter if letter.isascii() else f"\\[u{ord(letter):04X}]" for letter in line)
     return f"\\&{line}" if line.startswith((".", "'")) else line
 
 
@@ -506,7 +542,7 @@ def main() -> None:
             (folder / name).write_text(text, encoding="utf-8")
         return
     HERE.mkdir(parents=True, exist_ok=True)
-    for name, text in pages().items():
+    for name, text in (pages() | schemas()).items():
         (HERE / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
         sys.stdout.write(f"docs/reference/{name}\n")
 

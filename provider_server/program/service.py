@@ -4,7 +4,6 @@ import logging
 import os
 import resource
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from crypto.errors import Refusal
 from crypto.roots import root_of
 from crypto.signing import SigningKey
+from federation.base.addresses import listening_socket
 from federation.base.clock import now_hour
 from federation.base.key_files import read, read_key
 from federation.protocol.seats import TrusteeRecord
@@ -39,7 +39,7 @@ from provider_server.rounds.intake.recorder import LeaseRecorder
 from provider_server.rounds.looking import look
 from provider_server.rounds.network.connections import ConnectionLimits
 from provider_server.rounds.network.listeners import CannotListen, Listener
-from provider_server.rounds.network.superlink import LOOPBACK, RegisteredNode, SuperLink, SuperLinkSettings
+from provider_server.rounds.network.superlink import RegisteredNode, SuperLink, SuperLinkSettings
 from provider_server.rounds.network.trustee_service import RemoteTrustee
 from provider_server.rounds.online.passes import Passes, list_keys, pass_seed
 from provider_server.rounds.online.service import serve_online
@@ -47,7 +47,7 @@ from provider_server.rounds.online.sessions import Sessions, session_key
 from provider_server.rounds.provider import Provider
 from provider_server.rounds.readiness import Known, Lack
 from provider_server.rounds.schedule import Window
-from provider_server.rounds.settings import Outputs, ProviderSettings
+from provider_server.rounds.settings import Listen, Outputs, ProviderSettings
 from provider_server.rounds.week import tell_directory
 
 logger = logging.getLogger(__name__)
@@ -93,8 +93,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
             for record in provider.directory.trustees
         ]
         try:
-            at = socket.create_server((LOOPBACK, listen.metrics_port))
-            stack.enter_context(closing(Listener(watching_app(metrics, not_ready, lacked), at, None, WATCHERS)))
+            stack.enter_context(closing(watched(home, listen, metrics, not_ready, lacked)))
             stack.enter_context(
                 webhook.listening(home, LeaseRecorder(provider, home, settings.leases.contexts), settings.leases)
             )
@@ -203,23 +202,33 @@ def _peer(trustee: TrusteeRecord, introducing: Introducing, heard: Heard) -> Pee
     return Peer(trustee.address, root_of(trustee.verify_key), introducing=introducing, hear=hear)
 
 
+def watched(
+    home: Path,
+    listen: Listen,
+    metrics: Metrics,
+    not_ready: Callable[[], str],
+    lacked: Callable[[], Sequence[Lack]] = tuple,
+) -> Listener:
+    """Serves health and metrics; where others than this machine may ask, over TLS under the provider's certificate."""
+    away = listen.metrics_host not in webhook.LOOPBACK
+    app = watching_app(metrics, not_ready, lacked, for_other_machines=away)
+    at = listening_socket(listen.metrics_host, listen.metrics_port)
+    return Listener(app, at, (home / "tls.pem", home / "tls.key") if away else None, WATCHERS)
+
+
 @contextmanager
 def watching_nodes(home: Path, settings: ProviderSettings) -> Iterator[int]:
     """The provider's own nodes and the metrics port alone, without a federation: yields the port."""
     metrics = Metrics()
     live = Live(home, NoTenants(), settings, metrics, time.time, _sinks(settings.outputs, metrics.registry, home))
     try:
-        at = socket.create_server((LOOPBACK, settings.listen.metrics_port))
+        listener = watched(home, settings.listen, metrics, lambda: "")
     except OSError as error:
         raise CannotListen(
             f"the metrics port cannot be opened: {error}", hint="check [listen] metrics_port in provider.toml"
         ) from error
-    with (
-        closing(Listener(watching_app(metrics, lambda: ""), at, None, WATCHERS)),
-        polling(live),
-        _on_hangup(live.reload),
-    ):
-        yield at.getsockname()[1]
+    with closing(listener), polling(live), _on_hangup(live.reload):
+        yield int(listener.address.rpartition(":")[2])
 
 
 def serve(home: Path, rounds: Rounds, settings: ProviderSettings) -> NoReturn:

@@ -1,6 +1,6 @@
 """The provider's home directory: keys, certificate, settings and, unless a URL names another, the store.
 
-    provider.toml            settings, see `provider_server.rounds.settings`
+    provider.toml            settings, see `provider_server.rounds.settings`; provider.schema.json is for editors
     signing.key context.key  32 bytes each, mode 0600
     tls.pem tls.key          the certificate, and its key, mode 0600; `renew_certificate` replaces both
     benchmarks.jsonl         benchmark jobs that it ran itself, see `provider_server.fleet.learning.benchmark_jobs`
@@ -28,6 +28,7 @@ from federation.base.clock import SECONDS_PER_HOUR
 from federation.base.key_files import HomeError, new_key, read, read_key, replace_secret, write_secret
 from federation.base.plugin_verbs import plug_ins
 from federation.base.settings import BadSettings, load
+from federation.base.settings_schema import write_schema
 from federation.base.visible import short
 from federation.protocol.versions import OLDEST
 from provider_server.fleet.leases import Lease, context_links, context_tokens
@@ -66,6 +67,12 @@ def create(home: Path, hosts: Sequence[str], random_bytes: RandomBytes, now: dat
     (home / "tls.pem").write_bytes(certificate.certificate_pem)
     if not (home / "provider.toml").exists():
         (home / "provider.toml").write_text(SAMPLE.read_text(encoding="utf-8"), encoding="utf-8")
+    complete_settings(home)
+
+
+def complete_settings(home: Path) -> None:
+    """Lets editors complete provider.toml as this version reads it; of plug-ins they learn which sections there are."""
+    write_schema(home, ProviderSettings, SAMPLE, plug_ins("pharoah-provider"))
 
 
 def renew_certificate(home: Path, hosts: Sequence[str], now: datetime, lifetime_d: int) -> "Certificate":

@@ -22,11 +22,15 @@ Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Listen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the provider listens. Invitations contain `advertised_host` with the first two ports."""
+    """Where the provider listens. Invitations contain `advertised_host` with the first two ports.
+
+    On a `metrics_host` other than the loopback, metrics are served over TLS, to whoever asks.
+    """
 
     host: str = "0.0.0.0"  # noqa: S104  # tenants come from elsewhere
     tenants_port: Port = 8443
     online_port: Port = 8444
+    metrics_host: str = "127.0.0.1"
     metrics_port: Port = 8445
     advertised_host: str = "localhost"
 

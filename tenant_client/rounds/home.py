@@ -70,7 +70,8 @@ def write_policy(home: Path, *, pilot: bool) -> None:
     if file.exists() and not pilot:
         return
     wanted = as_pilot(shipped) if pilot else shipped
-    if file.exists() and file.read_text(encoding="utf-8") not in (shipped, wanted):
+    # An older version wrote less before the first key.
+    if file.exists() and not any(one.endswith(file.read_text(encoding="utf-8")) for one in (shipped, wanted)):
         lines = ", ".join(f"{key} = {value}" for key, value in PILOT.items())
         raise PolicyError("policy.toml was changed by hand; it stays as it is", hint=f"for a pilot, set in it: {lines}")
     file.write_text(wanted, encoding="utf-8")

@@ -9,6 +9,7 @@ import pytest
 from packaging.version import Version
 
 from federation.base.settings import BadSettings, Renamed, load
+from federation.base.settings_schema import write_schema
 from federation.protocol.plan import Mechanism
 from provider_server.rounds.settings import ProviderSettings
 from tenant_client.doctor.settings import TenantSettings
@@ -34,6 +35,19 @@ def written(tmp_path: Path, text: str) -> Path:
 def test_the_sample_holds_every_key_with_its_default(kind: type[msgspec.Struct]) -> None:
     assert tomllib.loads(SAMPLES[kind].read_text()) == msgspec.json.decode(msgspec.json.encode(kind()))
     assert load(kind, SAMPLES[kind], {}) == kind()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_old_schema_is_replaced_and_where_none_can_be_written_nothing_stops(
+    kind: type[msgspec.Struct], tmp_path: Path
+) -> None:
+    file = tmp_path / f"{SAMPLES[kind].stem}.schema.json"
+    file.write_text("{}")
+    write_schema(tmp_path, kind, SAMPLES[kind], ["ours"])
+    told = msgspec.json.decode(file.read_bytes())["properties"]
+    assert told.keys() == {*kind.__struct_fields__, "ours"}
+    assert SAMPLES[kind].read_text().startswith(f"#:schema ./{file.name}\n")
+    write_schema(tmp_path / "nowhere", kind, SAMPLES[kind])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,7 +7,8 @@ Written down from these specifications, field by field, and without their texts:
 - kubernetes/kubernetes v1.34, staging/src/k8s.io/api/admission/v1/types.go: AdmissionReview, which has no schema;
 - kubernetes-sigs/jobset v0.13.0-devel (08dfbdfd), config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml;
 - kubernetes-sigs/lws 060ab4d, config/crd/bases/leaderworkerset.x-k8s.io_leaderworkersets.yaml;
-- kubernetes-sigs/kueue v0.20.0-devel (ff69552e79), config/components/crd/bases/kueue.x-k8s.io_workloads.yaml, v1beta2.
+- kubernetes-sigs/kueue v0.20.0-devel (ff69552e79), config/components/crd/bases/kueue.x-k8s.io_workloads.yaml, v1beta2;
+- prometheus-operator 0.93.0 (6adcebc50), example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml.
 
 `violations` looks for fields that are not in here, values of another type, and what is required and missing. Where the
 package `kubernetes-validate` is installed, `published_violations` asks the whole published schema instead.
@@ -140,6 +141,24 @@ KINDS: dict[str, dict[str, Any]] = {
         "spec!": {
             "deviceSelector": {"driver": str, "pool": str, "device": str},
             "taint!": {"key!": str, "value": str, "effect!": {"None", "NoSchedule", "NoExecute"}, "timeAdded": TIME},
+        },
+    },
+    "ServiceMonitor": {
+        "apiVersion!": {"monitoring.coreos.com/v1"},
+        "kind!": {"ServiceMonitor"},
+        "metadata!": META,
+        "spec!": {
+            "selector!": {"matchLabels": {str: str}},
+            "endpoints!": [
+                {
+                    "port": str,
+                    "path": str,
+                    "interval": str,
+                    "scheme": {"http", "https", "HTTP", "HTTPS"},
+                    "tlsConfig": {"insecureSkipVerify": bool, "serverName": str, "ca": object},
+                    "relabelings": [{"targetLabel": str, "replacement": str}],
+                }
+            ],
         },
     },
     "AdmissionReview": {

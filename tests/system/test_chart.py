@@ -1,13 +1,21 @@
 """The Helm chart and the manifests made of it: valid by the published schemas, without privileges, and least in rights.
 
-With `helm` (4, from its own site) the manifests are compared with what the chart gives. With the package
-kubernetes-validate they are held to the schemas that Kubernetes publishes, strictly; with cel-python the rules of
-admission policies are tried.
+With `helm` 4 the manifests are compared with what the chart gives. With the package kubernetes-validate they are held
+to the schemas that Kubernetes publishes, strictly; with cel-python the rules of admission policies are tried.
 """
 
 import copy
-import shutil
+import json
+import os
+import re
+import signal
+import socket
 import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +28,14 @@ import provider_server.program.cli
 import tenant_client.program.cli
 import trustee.cli
 from federation.base.console import verbs_of
+from federation.base.settings import BadSettings, load
 from pharoah_kubernetes.objects import PATHS
-from provider_server.rounds.settings import ProviderSettings
+from provider_server.program.metrics import Metrics
+from provider_server.program.service import watched
+from provider_server.rounds import home as homes
+from provider_server.rounds.settings import Listen, ProviderSettings
 from tests import needs
-from tests.support.kubernetes_schema import PUBLISHED
+from tests.support.kubernetes_schema import PUBLISHED, violations
 from trustee.settings import TrusteeSettings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,12 +45,23 @@ ROLES = {
     "trustee": trustee.cli.app,
     "tenant": tenant_client.program.cli.app,
 }
+BARE = {"NetworkPolicy", "ServiceAccount", "Service", "StatefulSet"}
 READ = ["get", "list", "watch"]
 # Manifests beside those of the roles: the role, and the values that they are made with.
 MORE = {
     "provider-nodes": ("provider", ("nodes.label=true", "nodes.taint=gpu.nvidia.com")),
     "tenant-admission": ("tenant", ("admission.enabled=true",)),
 }
+ALL = (
+    *("nodes.label=true", "nodes.taint=gpu.nvidia.com", "databaseSecret=store", "admission.enabled=true"),
+    *("monitoring.enabled=true", "monitoring.labels.release=prometheus", "disruptionBudget=true"),
+    *(
+        "networkPolicy.from[0].ipBlock.cidr=10.0.0.0/8",
+        "networkPolicy.to.trustees.peers[0].podSelector.matchLabels.a=b",
+    ),
+    *("networkPolicy.egress[0].ports[0].port=8080", "service.type=LoadBalancer", "tolerations[0].operator=Exists"),
+    *("storage.className=fast", "nodeSelector.zone=a", "settings.PHAROAH_ROUNDS_EVERY=manual"),
+)
 
 
 def manifests(role: str) -> list[dict[str, Any]]:
@@ -56,10 +79,20 @@ def pod(role: str) -> dict[str, Any]:
 
 
 def helm(*words: str) -> str:
-    program = shutil.which("helm")
-    if program is None:
-        pytest.skip("there is no helm here: it comes from helm.sh, and is in no package of Debian 12")
-    return subprocess.run([program, *words], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        [str(needs.program("helm")), *words], check=True, capture_output=True, text=True, encoding="utf-8"
+    ).stdout
+
+
+def given(*values: str) -> list[dict[str, Any]]:
+    """What the chart gives for values, in the order of Helm's kinds."""
+    sets = [word for value in values for word in ("--set", value)]
+    return [one for one in yaml.safe_load_all(helm("template", "x", str(CHART), *sets)) if one]
+
+
+def the(kind: str, objects: list[dict[str, Any]]) -> dict[str, Any]:
+    (found,) = (one for one in objects if one["kind"] == kind)
+    return found
 
 
 @pytest.mark.parametrize("name", [*ROLES, *MORE])
@@ -67,10 +100,12 @@ def test_the_manifests_are_what_the_chart_gives(name: str) -> None:
     role, values = MORE.get(name, (name, ()))
     sets = [f"role={role}", f"image.repository=registry.example/pharoah-{role}", *values]
     words = [word for value in sets for word in ("--set", value)]
-    given = helm("template", "pharoah", str(CHART), "--namespace", "pharoah", *words)
-    told = "".join(line for line in given.splitlines(keepends=True) if line.strip())  # Helm's versions differ in others
+    text = helm("template", "pharoah", str(CHART), "--namespace", "pharoah", "--skip-tests", *words)
+    told = "".join(line for line in text.splitlines(keepends=True) if line.strip())  # Helm's versions differ in others
     assert told == (MANIFESTS / f"{name}.yaml").read_text()
-    assert "0 chart(s) failed" in helm("lint", str(CHART), *words)
+    linted = helm("lint", "--strict", str(CHART), *words)
+    assert "0 chart(s) failed" in linted
+    assert "[" not in linted  # no [INFO] either
 
 
 @pytest.mark.parametrize(
@@ -83,6 +118,11 @@ def test_the_manifests_are_what_the_chart_gives(name: str) -> None:
         "admission.mode=deny",
         "admission.url=http://x",
         "nodes.taint=A_b",
+        "networkPolicy.from[0].cidr=10.0.0.0/8",
+        "networkPolicy.to.others.ports[0]=1",
+        "networkPolicy.to.database.ports[0]=0",
+        "monitoring.interval=soon",
+        "disruptionBudget=1",
     ],
 )
 def test_wrong_values_are_refused(wrong: str) -> None:
@@ -92,23 +132,17 @@ def test_wrong_values_are_refused(wrong: str) -> None:
 
 
 def test_other_values_change_what_they_say() -> None:
-    def given(*words: str) -> list[dict[str, Any]]:
-        sets = [word for value in words for word in ("--set", value)]
-        return [one for one in yaml.safe_load_all(helm("template", "x", str(CHART), *sets)) if one]
-
     alone = given("follow=false", "settings.PHAROAH_ROUNDS_EVERY=manual", "databaseSecret=store")
-    assert {one["kind"] for one in alone} == {"ServiceAccount", "Service", "StatefulSet"}
-    (container,) = alone[-1]["spec"]["template"]["spec"]["containers"]
+    assert {one["kind"] for one in alone} == {*BARE, "Pod"}
+    (container,) = the("StatefulSet", alone)["spec"]["template"]["spec"]["containers"]
     env = {one["name"]: one for one in container["env"]}
     assert env["PHAROAH_ROUNDS_EVERY"]["value"] == "manual"
     assert env["PHAROAH_DATABASE"]["valueFrom"]["secretKeyRef"] == {"name": "store", "key": "url"}
-    (waiting,) = given("pause=true")[-1]["spec"]["template"]["spec"]["containers"]
-    assert waiting["command"] == ["sleep", "infinity"]
     elsewhere = given("role=tenant", "admission.enabled=true", "admission.url=https://hook.example:8446/pods")
-    kinds = [one["kind"] for one in elsewhere]
-    assert kinds == ["ServiceAccount", "Service", "StatefulSet", "MutatingWebhookConfiguration"]
-    assert len(elsewhere[2]["spec"]["template"]["spec"]["containers"]) == 1
-    assert elsewhere[3]["webhooks"][0]["clientConfig"] == {"url": "https://hook.example:8446/pods"}
+    assert {one["kind"] for one in elsewhere} == {*BARE, "MutatingWebhookConfiguration"}
+    assert len(the("StatefulSet", elsewhere)["spec"]["template"]["spec"]["containers"]) == 1
+    hook = the("MutatingWebhookConfiguration", elsewhere)["webhooks"][0]
+    assert hook["clientConfig"] == {"url": "https://hook.example:8446/pods"}
     unguarded = given("nodes.label=true", "nodes.guard=false", "nodes.taint=gpu.nvidia.com")
     assert not any(one["kind"].startswith("Validating") for one in unguarded)
     assert not any(one["metadata"]["name"].endswith("-nodes") for one in given("follow=false", "nodes.label=true"))
@@ -123,6 +157,124 @@ def test_the_published_schemas_take_the_manifests(name: str) -> None:
             published.validate({**one, "unknown": 1}, PUBLISHED, strict=True)
 
 
+@pytest.mark.parametrize("values", [(), ALL, (*ALL, "pause=true"), ("networkPolicy.enabled=false", "follow=false")])
+@pytest.mark.parametrize("role", ROLES)
+def test_every_option_of_every_role_gives_valid_objects_without_a_shell(role: str, values: tuple[str, ...]) -> None:
+    published, objects = needs.package("kubernetes_validate"), given(f"role={role}", *values)
+    monitors = [one for one in objects if one["kind"] == "ServiceMonitor"]
+    assert len(monitors) == (role == "provider" and "monitoring.enabled=true" in values)
+    for one in objects:
+        if one in monitors:
+            assert violations(one) == []
+            assert violations({**one, "spec": {**one["spec"], "port": "metrics"}})
+        else:
+            published.validate(one, PUBLISHED, strict=True)
+    pods = [one["spec"].get("template", one)["spec"] for one in objects if one["kind"] in ("Pod", "StatefulSet")]
+    starts = {one.get("command", [""])[0] for spec in pods for one in spec["containers"]}
+    assert starts <= {"", "python"}  # the image's own program, or its Python
+    assert not re.search(r'"(exec|lifecycle)":', json.dumps(objects))
+
+
+def leaves(values: dict[str, Any], schema: dict[str, Any], definitions: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    """The values by their paths; each is in the schema, which takes no others beside it."""
+    for name, value in values.items():
+        known = schema["properties"][name]
+        known = definitions[known["$ref"].rpartition("/")[2]] if "$ref" in known and "items" not in known else known
+        if "propertyNames" in known and value:
+            assert set(known["propertyNames"]["enum"]) == set(value)
+            yield from ((f"{at}{name}.{key}", one) for key, one in value.items())
+        elif value and isinstance(value, dict) and "properties" in known:
+            assert known["additionalProperties"] is False, at
+            yield from leaves(value, known, definitions, f"{at}{name}.")
+        else:
+            assert known.keys() & {"type", "enum"}, f"{at}{name}"
+            yield f"{at}{name}", value
+
+
+def test_the_readme_and_the_schema_have_every_value_and_the_chart_says_whose_it_is() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    assert schema["additionalProperties"] is False
+    told = re.findall(r"^\| `([\w.]+)` \| `(.+?)` \| .*\|$", (CHART / "README.md").read_text(encoding="utf-8"), re.M)
+    assert {key: json.loads(default) for key, default in told} == dict(leaves(values, schema, schema["definitions"]))
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {chart["version"], chart["appVersion"], values["image"]["tag"]} == {project["version"]}
+    assert chart["maintainers"] == project["authors"]
+    assert chart["icon"].startswith("data:image/svg+xml,%3Csvg%20")
+
+
+def test_the_network_lets_through_what_each_role_needs_and_no_more() -> None:
+    def ports(rules: list[dict[str, Any]]) -> list[int]:
+        return [port["port"] for rule in rules for port in rule.get("ports", ())]
+
+    listen, dns = ProviderSettings().listen, [53, 53]
+    own = {"provider": [listen.tenants_port, listen.online_port], "trustee": [7100], "tenant": []}
+    asked = {"provider": [*dns, 7100, 9090, 443, 6443], "trustee": [], "tenant": [*dns, 8443, 8444, 7100]}
+    for role in ROLES:
+        spec = of_kind(role, "NetworkPolicy")[0]["spec"]
+        assert (ports(spec["ingress"]), ports(spec["egress"])) == (own[role], asked[role])
+        assert spec["policyTypes"] == ["Ingress", "Egress"]
+        (stateful,) = of_kind(role, "StatefulSet")
+        assert spec["podSelector"] == stateful["spec"]["selector"]
+    assert ports(of_kind("tenant-admission", "NetworkPolicy")[0]["spec"]["ingress"]) == [8446]
+
+
+def test_variables_of_services_would_be_unknown_settings_so_pods_get_none(tmp_path: Path) -> None:
+    with pytest.raises(BadSettings, match="PHAROAH_TRUSTEE_SERVICE_HOST"):
+        load(TrusteeSettings, tmp_path / "none", {"PHAROAH_TRUSTEE_SERVICE_HOST": "10.0.0.1"})
+    assert {pod(name)["enableServiceLinks"] for name in (*ROLES, *MORE)} == {False}
+
+
+def test_metrics_are_scraped_where_they_are_served_and_by_whom_may_read_them() -> None:
+    objects = given("monitoring.enabled=true")
+    (endpoint,) = the("ServiceMonitor", objects)["spec"]["endpoints"]
+    service = next(one for one in the("Service", objects)["spec"]["ports"] if one["name"] == endpoint["port"])
+    container = the("StatefulSet", objects)["spec"]["template"]["spec"]["containers"][0]
+    assert {"name": service["targetPort"], "containerPort": Listen().metrics_port} in container["ports"]
+    env = {one["name"]: one["value"] for one in container["env"]}
+    assert env["PHAROAH_LISTEN_METRICS_HOST"] == "0.0.0.0"  # noqa: S104
+    rules = the("NetworkPolicy", objects)["spec"]["ingress"]
+    readers = [rule["from"] for rule in rules if {"port": Listen().metrics_port} in rule.get("ports", ())]
+    assert readers == [[{"namespaceSelector": {}}]]
+    assert [one for one in given("role=trustee", "monitoring.enabled=true") if one["kind"] == "ServiceMonitor"] == []
+
+
+def test_what_helm_tests_passes_at_a_ready_provider_and_fails_elsewhere(tmp_path: Path) -> None:
+    (container,) = the("Pod", given("monitoring.enabled=true"))["spec"]["containers"]
+    _, *words, host, port, path = container["command"]
+    assert (host, port, path) == ("x-provider", str(Listen().metrics_port), "/pharoah/readyz")
+
+    def tried(*asked: str) -> tuple[int, str]:
+        done = subprocess.run([sys.executable, *words, *asked], capture_output=True, text=True, check=False, timeout=60)
+        return done.returncode, done.stdout
+
+    homes.create(tmp_path, ["x-provider"], os.urandom, datetime.now(UTC))
+    reason = ""
+    with closing(watched(tmp_path, Listen(metrics_host="0.0.0.0", metrics_port=0), Metrics(), lambda: reason)) as at:  # noqa: S104
+        open_port = at.address.rpartition(":")[2]
+        assert tried("127.0.0.1", open_port) == (0, f"127.0.0.1:{open_port} speaks TLSv1.3\n")
+        assert tried("127.0.0.1", open_port, path)[0] == 0
+        reason = "no tenant is enrolled"
+        code, told = tried("127.0.0.1", open_port, path)
+        assert (code, told.splitlines()[1:]) == (1, [reason])
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        closed = str(silent.getsockname()[1])
+    assert tried("127.0.0.1", closed)[0] == 1
+
+
+def test_a_paused_party_waits_and_ends_when_it_is_told_to() -> None:
+    (container, *_) = the("StatefulSet", given("pause=true"))["spec"]["template"]["spec"]["containers"]
+    word = "print(flush=True); signal.pause"  # so that we know when it waits
+    command = [sys.executable, "-c", container["command"][-1].replace("signal.pause", word)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as waiting:
+        assert waiting.stdout is not None
+        waiting.stdout.readline()
+        assert waiting.poll() is None
+        waiting.send_signal(signal.SIGTERM)
+        assert waiting.wait(30) == 0
+
+
 def test_only_the_provider_reads_the_cluster_and_only_what_it_watches() -> None:
     (role,) = of_kind("provider", "ClusterRole")
     kinds = {(path.split("/")[2] if path.startswith("/apis/") else "", path.split("/")[-1]) for path in PATHS.values()}
@@ -133,7 +285,7 @@ def test_only_the_provider_reads_the_cluster_and_only_what_it_watches() -> None:
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert [one["name"] for one in binding["subjects"]] == [account["metadata"]["name"]]
     for name in ("trustee", "tenant"):
-        assert {one["kind"] for one in manifests(name)} == {"ServiceAccount", "Service", "StatefulSet"}
+        assert {one["kind"] for one in manifests(name)} == BARE
 
 
 def test_what_the_provider_writes_has_a_role_of_its_own_and_only_if_asked() -> None:

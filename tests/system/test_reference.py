@@ -1,7 +1,13 @@
-"""The reference that `make docs` writes from the code: every verb, setting and message has its words."""
+"""The reference that `make docs` writes from the code: every verb, setting and message has its words.
+
+Editors complete settings by the schemas in it: `taplo`, which they run, takes every file that the project writes.
+"""
 
 import json
+import subprocess
+import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 
 import click
@@ -10,6 +16,9 @@ import pytest
 from typer.main import get_command
 
 from federation.base.console import verbs_of
+from provider_server.fleet.telemetry import inventory
+from provider_server.fleet.telemetry.recipe import Ingredient, Recipe
+from tests import needs
 from tests.support import schemas
 
 FIGURES = (  # studies whose JSON has figures by name, as many as there are parts
@@ -43,6 +52,66 @@ def test_manual_pages_tell_every_verb_and_no_line_is_taken_for_a_request(generat
     for line in "".join(pages.values()).splitlines():
         assert not line.startswith("'")
         assert not line.startswith(".") or line.split()[0] in (".TH", ".SH", ".SS", ".TP", ".B")
+
+
+def test_manual_pages_are_as_mandoc_and_groff_want_them(generate: ModuleType, tmp_path: Path) -> None:
+    program = str(needs.program("mandoc"))
+    for name, text in generate.manuals().items():
+        (tmp_path / name).write_text(text, encoding="ascii")
+        done = subprocess.run([program, "-Tlint", "-Wwarning", tmp_path / name], capture_output=True, check=False)
+        assert (done.returncode, done.stdout) == (0, b"")
+
+
+def linted(file: Path, *words: str) -> str:
+    """What taplo finds wrong with a TOML file, with its own schema or that of the words."""
+    command = [str(needs.program("taplo")), "lint", "--colors", "never", *words, file.name]
+    done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode != 0) == ("error: " in done.stderr)
+    return done.stderr if done.returncode else ""
+
+
+INVENTORY = textwrap.dedent("    [[node]]\n" + (inventory.__doc__ or "").partition("    [[node]]\n")[2])
+RECIPE = Recipe({"xid": Ingredient(30, "failures"), "row_remap_failure": Ingredient(60)}).toml()
+# By schema: what stands in a sample, and what would be wrong there.
+WRONG = {
+    "provider": ("tenants_port = 8443", ("tenants_port = '8443'", "tenant_port = 8443")),
+    "tenant": ("tick_s = 5.0", ("tick_s = -1.0", "tick = 5.0")),
+    "trustee": ("cohort_minimum = 2", ("cohort_minimum = 1", "cohort = 2")),
+    "policy": ("link_epochs = false", ("link_epochs = 0", "link_epoch = false")),
+    "inventory": ("index = 0", ("index = 'a'", "idx = 0")),
+    "recipe": ("interval_s = 30", ("interval_s = 0", "interval = 30")),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_editors_take_every_sample_and_find_what_is_misspelt_or_of_another_type(
+    generate: ModuleType, tmp_path: Path, name: str
+) -> None:
+    assert set(WRONG) == set(generate.SCHEMAS)
+    (tmp_path / f"{name}.schema.json").write_text(generate.schemas()[f"{name}.schema.json"], encoding="utf-8")
+    schema = f"--schema=file://{tmp_path}/{name}.schema.json"
+    plug_ins = "\n[kubernetes]\nlabel_nodes = true\n[benchmark]\nplace = 'slurm'\n" if name == "provider" else ""
+    _, shipped = generate.SCHEMAS[name]
+    texts = {"inventory": INVENTORY, "recipe": RECIPE}
+    text = texts.get(name) or shipped.read_text(encoding="utf-8") + plug_ins
+    (tmp_path / "file.toml").write_text(text, encoding="utf-8")
+    assert linted(tmp_path / "file.toml", schema) == ""
+    right, wrongs = WRONG[name]
+    assert right in text
+    for wrong in wrongs:
+        (tmp_path / "file.toml").write_text(text.replace(right, wrong, 1), encoding="utf-8")
+        assert linted(tmp_path / "file.toml", schema)
+
+
+@pytest.mark.parametrize("name", ["provider", "tenant", "trustee", "policy"])
+def test_every_key_of_a_sample_has_a_description_in_its_schema(generate: ModuleType, name: str) -> None:
+    told = json.loads(generate.schemas()[f"{name}.schema.json"])
+    parts = [told, *(part for title, part in told["$defs"].items() if title not in ("Kubernetes", "Benchmark"))]
+    keys = {
+        key: about for part in parts for key, about in part.get("properties", {}).items() if "$defs" not in str(about)
+    }
+    assert len(keys) > 3
+    assert {key for key, about in keys.items() if len(about.get("description", "")) < 8} == set()
 
 
 def test_every_verb_setting_and_message_has_words(generate: ModuleType) -> None:

@@ -755,7 +755,11 @@ def test_secrets_are_private_files_and_never_shown(ceremony: Ceremony, caplog: p
         home = ceremony.home(number)
         assert mode(home) == 0o700
         assert {file.name: mode(file) for file in home.iterdir()} == dict.fromkeys(
-            [*SECRET_FILES, "tls.crt", "trustee.card", "trustee.toml", "committee", "trustee.db"], 0o600
+            [
+                *SECRET_FILES,
+                *("tls.crt", "trustee.card", "trustee.toml", "trustee.schema.json", "committee", "trustee.db"),
+            ],
+            0o600,
         )
     public = [*ceremony.cards, *ceremony.dealings, ceremony.home(0) / "committee", ceremony.folder / "invitation"]
     seen = "".join([*ceremony.said, caplog.text]).encode() + b"".join(file.read_bytes() for file in public)

@@ -31,7 +31,9 @@ class Ingredient(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worth: Annotated[str, Meta(max_length=200)] = ""
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A recipe as a TOML file."""
+
     version: Literal[1]
     metrics: dict[str, Ingredient]
 
@@ -76,4 +78,4 @@ def load(file: Path) -> Recipe:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadTable(f"{file}: cannot be read: {type(error).__name__}", hint="name a recipe in TOML") from error
-    return Recipe(convert(loads(text, file), _File, file).metrics)
+    return Recipe(convert(loads(text, file), File, file).metrics)

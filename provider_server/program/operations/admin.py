@@ -5,7 +5,7 @@ At the Unix socket `control.sock` in the provider's home, which only its own acc
     POST /pharoah/round     holds the window [start, end) or, without one, the last whole window
     POST /pharoah/give-up   abandons the open round
 
-On the loopback interface, read-only, for Prometheus and any account:
+On the loopback interface, or where `metrics_host` says, read-only, for Prometheus and any account:
 
     GET  /pharoah/healthz   200 while the process runs
     GET  /pharoah/readyz    200 while it can hold rounds, else 503 with the reason; then what the next round lacks
@@ -82,7 +82,13 @@ def operator_app(ready: Callable[[], Holder]) -> FastAPI:
     return app
 
 
-def watching_app(metrics: Metrics, not_ready: Callable[[], str], lacked: Callable[[], Sequence[Lack]] = tuple) -> Asgi:
+def watching_app(
+    metrics: Metrics,
+    not_ready: Callable[[], str],
+    lacked: Callable[[], Sequence[Lack]] = tuple,
+    *,
+    for_other_machines: bool = False,
+) -> Asgi:
     """Health and metrics; `not_ready` says why no round can be held, empty if one can, `lacked` what the next lacks."""
     app = FastAPI(openapi_url=None)
 
@@ -100,7 +106,7 @@ def watching_app(metrics: Metrics, not_ready: Callable[[], str], lacked: Callabl
     def scrape() -> Response:
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    return guarded(app, ())
+    return guarded(app, (), for_other_machines=for_other_machines)
 
 
 def _window(start: int | None, end: int | None) -> Window | None:

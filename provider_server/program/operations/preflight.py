@@ -17,7 +17,6 @@ from federation.transport.certificates import EXPIRES_SOON_D, days_left, ends
 from provider_server.program.operations.overview import is_serving
 from provider_server.rounds.home import open_provider, settings_of
 from provider_server.rounds.looking import look
-from provider_server.rounds.network.superlink import LOOPBACK
 from provider_server.rounds.readiness import Lack, lacking
 from provider_server.rounds.settings import ProviderSettings
 
@@ -68,7 +67,7 @@ def preflight(home: Path, database: str | None, now: datetime) -> Iterator[Check
     listen = settings[0].listen
     yield _checked("tenants_port", lambda: _port(listen.host, listen.tenants_port))
     yield _checked("online_port", lambda: _port(listen.host, listen.online_port))
-    yield _checked("metrics_port", lambda: _port(LOOPBACK, listen.metrics_port))
+    yield _checked("metrics_port", lambda: _port(listen.metrics_host, listen.metrics_port))
 
 
 def _checked(name: str, look: Callable[[], str]) -> Checked:

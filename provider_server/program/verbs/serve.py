@@ -66,6 +66,7 @@ def serve(
     with closing(homes.open_provider(place, database, settings)) as provider:
         if online_only:
             _serve_online(place, provider, listen, settings)
+        homes.complete_settings(place)
         with service.running(place, provider, settings) as (rounds, link, online_port):
             where = f"tenants at {link.address}, online at port {online_port}, operator at {link.control}"
             service.logger.info("serving %s", where, extra={"event": "serving"})

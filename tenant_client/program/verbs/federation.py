@@ -17,6 +17,7 @@ from federation.base.key_files import HomeError, read, read_key, replace_secret
 from federation.base.logs import Format
 from federation.base.screen import say, show, show_json
 from federation.base.settings import load
+from federation.base.settings_schema import write_schema
 from federation.protocol.directory import Chain
 from federation.protocol.enrolment import MemberCard, check_fingerprint, fingerprint
 from federation.protocol.invitation import Invitation, accept
@@ -27,6 +28,7 @@ from tenant_client.program import service
 from tenant_client.program.verbs.console import Home
 from tenant_client.rounds import home as homes
 from tenant_client.rounds.network.flower_node import NodeKey, make_node_key
+from tenant_client.rounds.policy import SAMPLE as POLICY, Policy
 
 LogFormat = Annotated[Format, typer.Option(help="Format of log lines: json or text.")]
 
@@ -131,6 +133,7 @@ def _take(home: Path, invitation: Path, head: str, *, pilot: bool, as_json: bool
     homes.pin(home, chain.entries)
     _write_settings(home, invited)
     homes.write_policy(home, pilot=pilot)
+    _complete_settings(home)
     _tell(
         Joined(
             home=str(home),
@@ -163,6 +166,12 @@ def _write_settings(home: Path, invited: Invitation) -> None:
         )
 
 
+def _complete_settings(home: Path) -> None:
+    """Lets editors complete both files as this version reads them."""
+    write_schema(home, TenantSettings, SAMPLE)
+    write_schema(home, Policy, POLICY)
+
+
 def _tell(fields: Carded | Joined | Keyed, *, as_json: bool) -> None:
     if as_json:
         show_json(fields)
@@ -181,4 +190,5 @@ def serve(home: Home, log_format: LogFormat = Format.JSON) -> None:
         signal.signal(kind, lambda *_: stop.set())
     homes.joined(home)
     settings = load(TenantSettings, home / "tenant.toml", os.environ)
+    _complete_settings(home)
     service.serve(home, settings, stop)

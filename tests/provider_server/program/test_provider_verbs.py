@@ -5,6 +5,7 @@ import re
 import shutil
 import sqlite3
 import stat
+import tomllib
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,11 @@ def test_tenant_and_trustee_pin_one_head_and_the_tenant_is_revoked(
     tenant, invitation = enrolled(home, card)["tenant"], home.parent / "invitation"
     joined = told("tenant", "join", invitation, "--home", tmp_path / "tenant", form="join INVITATION")
     shutil.copytree(committee.parent, tmp_path / "trustee")
+    homes = {home: ["provider"], tmp_path / "tenant": ["tenant", "policy"], tmp_path / "trustee": ["trustee"]}
+    for settings in (place / f"{name}.toml" for place, names in homes.items() for name in names):
+        first = settings.read_text(encoding="utf-8").splitlines()[0].removeprefix("#:schema ")
+        schema = json.loads((settings.parent / first).read_text(encoding="utf-8"))
+        assert set(tomllib.loads(settings.read_text(encoding="utf-8"))) <= set(schema["properties"])
     pinned = told("trustee", "join", invitation, "--home", tmp_path / "trustee")
     assert (joined["head"], joined["members"]) == (pinned["fingerprint"], pinned["members"])
     assert told("provider", "tenants", "revoke", tenant, "--home", home) == [{"tenant": tenant}]

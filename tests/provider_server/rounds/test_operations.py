@@ -6,11 +6,13 @@ import logging
 import os
 import socket
 import sqlite3
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,8 +24,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from crypto.errors import AlreadyAnswered, CohortTooSmall, PlanRefused, Refusal, Unreachable
+from crypto.roots import root_of
 from crypto.signing import SigningKey
 from federation.base.catalogue_file import write_catalogue
+from federation.base.key_files import read_key
 from federation.base.logs import Format, JsonLines, configure
 from federation.base.web.guard import Asgi
 from federation.protocol.bundle import CatalogueEntry
@@ -33,6 +37,8 @@ from provider_server.program.metrics import Metrics
 from provider_server.program.operations import round_runner
 from provider_server.program.operations.admin import operator_app, watching_app
 from provider_server.program.operations.round_runner import Rounds, TooFewTenants, Watched
+from provider_server.program.service import watched as watched_at
+from provider_server.rounds import home as homes
 from provider_server.rounds.looking import refusals
 from provider_server.rounds.network.connections import DEFAULT_LIMITS
 from provider_server.rounds.network.listeners import Listener, private_socket
@@ -41,7 +47,7 @@ from provider_server.rounds.planning import NothingToCount
 from provider_server.rounds.provider import WeekHeld
 from provider_server.rounds.readiness import Known
 from provider_server.rounds.schedule import BadWindow, Window
-from provider_server.rounds.settings import PlanTable, ProviderSettings, Rounds as RoundsTable
+from provider_server.rounds.settings import Listen, PlanTable, ProviderSettings, Rounds as RoundsTable
 from provider_server.rounds.store.claims import RoundsHeld
 from provider_server.rounds.store.round_store import LostStep
 from provider_server.rounds.week import MaskHolder, Stage
@@ -663,6 +669,20 @@ def test_health_and_readiness(watched: httpx.Client) -> None:
     with served(operator_app(starting)) as early:
         answer = early.post("/pharoah/round")
         assert (answer.status_code, answer.json()["what"]) == (409, "the provider is starting")
+
+
+def test_other_machines_read_metrics_over_tls_alone_and_only_where_the_settings_say_so(tmp_path: Path) -> None:
+    homes.create(tmp_path, [HOST], os.urandom, datetime.now(UTC))
+    for host, scheme, status in (("0.0.0.0", "https", 200), (HOST, "http", 421)):  # noqa: S104
+        listen, named = Listen(metrics_host=host, metrics_port=0), {"host": "10.0.0.7:8445"}
+        with closing(watched_at(tmp_path, listen, Metrics(), lambda: "")) as listener:
+            at = f"{HOST}:{listener.address.rpartition(':')[2]}/pharoah/readyz"
+            trusted = ssl.create_default_context(
+                cadata=root_of(SigningKey(read_key(tmp_path / "signing.key")).public).decode()
+            )
+            assert httpx.get(f"{scheme}://{at}", headers=named, verify=trusted).status_code == status
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{'http' if scheme == 'https' else 'https'}://{at}", verify=trusted)
 
 
 def test_without_tenants_it_is_not_ready(idle: Running) -> None:

@@ -8,6 +8,11 @@ app.kubernetes.io/component: {{ .Values.role }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{- define "pharoah.tester" -}}
+app.kubernetes.io/component: {{ .Values.role }}-test
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
 {{- define "pharoah.labels" -}}
 {{ include "pharoah.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
@@ -34,6 +39,24 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "pharoah.name" . }}
 {{- end }}
 
+{{- define "pharoah.monitored" -}}
+{{- if and (eq .Values.role "provider") .Values.monitoring.enabled }}yes{{ end }}
+{{- end }}
+
+{{/* What every pod has. No variables for the Services of its namespace: PHAROAH_TRUSTEE_PORT would be a setting. */}}
+{{- define "pharoah.pod" -}}
+automountServiceAccountToken: false
+enableServiceLinks: false
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 1000
+  runAsGroup: 1000
+  fsGroup: 1000
+  fsGroupChangePolicy: OnRootMismatch
+  seccompProfile:
+    type: RuntimeDefault
+{{- end }}
+
 {{/* What every container has: no privileges, a home, and the settings. */}}
 {{- define "pharoah.container" -}}
 image: "{{ .Values.image.repository }}:{{ .Values.image.tag }}"
@@ -49,6 +72,10 @@ env:
 {{- range $name, $value := .Values.settings }}
   - name: {{ $name }}
     value: {{ $value | quote }}
+{{- end }}
+{{- if include "pharoah.monitored" . }}
+  - name: PHAROAH_LISTEN_METRICS_HOST
+    value: 0.0.0.0
 {{- end }}
 {{- if include "pharoah.labelsNodes" . }}
   - name: PHAROAH_KUBERNETES_LABEL_NODES
