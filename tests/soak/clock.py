@@ -21,7 +21,7 @@ class Clocks:
         subprocess.run([compiler, "-O2", "-shared", "-fPIC", "-o", self._library, SOURCE, "-ldl"], check=True)
         self._ahead_s = 0
         self._odd_s: dict[str, int] = {}
-        self.now_of("")
+        self.prefix("")
 
     def now(self) -> float:
         """The right time, in seconds since 1970."""
@@ -38,7 +38,7 @@ class Clocks:
         self._odd_s[name] = wrong_s
         self._write(name)
 
-    def now_of(self, name: str) -> list[str]:
+    def prefix(self, name: str) -> list[str]:
         """What begins the command line of a program that has a clock of that name."""
         self._odd_s.setdefault(name, 0)
         self._write(name)

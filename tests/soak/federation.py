@@ -49,7 +49,7 @@ class Soaked:
 
     def __init__(self, root: Path, tenants: int, stack: ExitStack) -> None:
         self._stack, self.clocks = stack, Clocks(root / "clocks")
-        self._began = {name: self.clocks.now_of(name) for name in Places(root, tenants, 4).programs}
+        self._began = {name: self.clocks.prefix(name) for name in Places(root, tenants, 4).programs}
         self.places = Places(root / "homes", tenants, 3, wrapped=dict(self._began))
         self.places.root.mkdir()
         stack.enter_context(founded(self.places, weeks=1))

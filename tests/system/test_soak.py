@@ -18,7 +18,7 @@ ASKED = "import sys, time; [print(int(time.time()), time.monotonic(), flush=True
 
 def test_a_clock_moves_while_its_program_runs_and_waiting_does_not(tmp_path: Path) -> None:
     clocks = Clocks(tmp_path / "clocks")
-    command = [*clocks.now_of("one"), sys.executable, "-c", ASKED]
+    command = [*clocks.prefix("one"), sys.executable, "-c", ASKED]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
