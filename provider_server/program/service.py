@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from prometheus_client import CollectorRegistry
 
@@ -21,7 +21,6 @@ from federation.base.addresses import listening_socket
 from federation.base.clock import now_hour
 from federation.base.key_files import read, read_key
 from federation.protocol.seats import TrusteeRecord
-from federation.protocol.versions import Heard
 from federation.transport.certificates import WARN_EVERY_S, ends, warn_of_end
 from federation.transport.client import Peer
 from federation.transport.introductions import Introducing
@@ -86,12 +85,7 @@ def running(home: Path, provider: Provider, settings: ProviderSettings) -> Itera
     )
     introducing = Introducing(SigningKey(read_key(home / "signing.key")), time.time)
     with ExitStack() as stack:
-        trustees = [
-            Watched(
-                RemoteTrustee(record.index, stack.enter_context(_peer(record, introducing, provider.heard))), metrics
-            )
-            for record in provider.directory.trustees
-        ]
+        trustees = stack.enter_context(closing(Seated(provider, introducing, metrics)))
         try:
             stack.enter_context(closing(watched(home, listen, metrics, not_ready, lacked)))
             stack.enter_context(
@@ -195,11 +189,41 @@ def _on_hangup(reload: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
-def _peer(trustee: TrusteeRecord, introducing: Introducing, heard: Heard) -> Peer:
-    def hear(protocol: int) -> None:
-        heard.note(trustee.verify_key, protocol)
+class Seated(Sequence[Watched]):
+    """The trustees that the directory shows at this moment, each behind a connection that lasts while its record does.
 
-    return Peer(trustee.address, root_of(trustee.verify_key), introducing=introducing, hear=hear)
+    So a successor is asked without a restart, once another process has put it into the directory.
+    """
+
+    def __init__(self, provider: Provider, introducing: Introducing, metrics: Metrics) -> None:
+        self._provider, self._introducing, self._metrics = provider, introducing, metrics
+        self._peers: dict[TrusteeRecord, Peer] = {}
+
+    def __len__(self) -> int:
+        return len(self._provider.directory.trustees)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._now()[at]
+
+    def close(self) -> None:
+        """Closes the connections."""
+        for peer in self._peers.values():
+            peer.close()
+
+    def _now(self) -> list[Watched]:
+        seats = self._provider.directory.trustees
+        for left in self._peers.keys() - set(seats):
+            self._peers.pop(left).close()
+        for record in seats:
+            if record not in self._peers:
+                self._peers[record] = self._peer(record)
+        return [Watched(RemoteTrustee(record.index, self._peers[record]), self._metrics) for record in seats]
+
+    def _peer(self, trustee: TrusteeRecord) -> Peer:
+        def hear(protocol: int) -> None:
+            self._provider.heard.note(trustee.verify_key, protocol)
+
+        return Peer(trustee.address, root_of(trustee.verify_key), introducing=self._introducing, hear=hear)
 
 
 def watched(

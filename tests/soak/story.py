@@ -194,7 +194,6 @@ def successor(soaked: Soaked) -> Story:
     soaked.call(new, "join", root / "invitation-after")
     del soaked.programs[lost]
     soaked.start(new)
-    soaked.restart("provider")
     yield
 
 

@@ -4,9 +4,11 @@ Four trustees are a quorum of five, and trustees 3 to 5 mask. Epochs have three 
 """
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,6 +17,11 @@ from crypto.signing import reopened
 from federation.protocol.directory import SeatsChanged
 from federation.protocol.endorsed import EndedRound, EndorsedSet, check_ended
 from federation.protocol.round_messages import UnmaskRequest
+from federation.protocol.services import TrusteeMethod
+from federation.transport.introductions import Introducing
+from provider_server.program.metrics import Metrics
+from provider_server.program.service import Seated
+from provider_server.rounds.network.trustee_service import RemoteTrustee
 from provider_server.rounds.planning import MaskKeysServed
 from provider_server.rounds.provider import RoundUnderWay
 from provider_server.rounds.store.round_store import RoundState
@@ -60,6 +67,21 @@ def test_the_round_of_a_lost_trustee_is_given_up_and_its_units_count_in_the_next
         assert is_exact(federation, third)
         assert third.plan.trustees[:2] == first.plan.trustees[:2]
         assert third.plan.trustees[2] != first.plan.trustees[2]
+
+
+def test_a_running_provider_asks_whoever_holds_a_seat_by_now(tmp_path: Path) -> None:
+    grounds = Grounds.of_failures(tmp_path, COHORT)
+    with grounds.opened(tmp_path) as federation:
+        provider, introducing = federation.provider, Introducing(grounds.federation.provider._signing_key, time.time)
+        with closing(Seated(provider, introducing, Metrics())) as seated:
+            before = [cast(RemoteTrustee, one.inner).peer for one in seated]
+            assert [one.index for one in seated] == [1, 2, 3, 4, 5]
+            assert [cast(RemoteTrustee, one.inner).peer for one in seated] == before  # connections last
+            succeed(Holders.founded(grounds.federation), provider, LOST)
+            assert [one.index for one in seated] == [1, 2, 3, 4, 5]
+            assert seated[LOST - 1].inner.peer.address == "s.example:1" != before[LOST - 1].address
+            with pytest.raises(Unreachable, match="was closed"):
+                before[LOST - 1].call(TrusteeMethod.ENDORSE, b"")
 
 
 def test_a_round_that_was_endorsed_by_a_trustee_that_is_lost_is_opened_by_nobody(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def reseat(
         "changed": [trustee.index for trustee in agreed.trustees if before[trustee.index] != trustee.verify_key],
     }
     print_rows([row], _reseat_line, as_json=as_json)
-    say("next: restart `pharoah-provider serve`; a successor needs a new invitation (`pharoah-provider tenants enrol`)")
+    say("next: a successor needs a new invitation (`pharoah-provider tenants enrol`)")
 
 
 def _reseat_line(row: ReseatRow) -> str:
