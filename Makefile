@@ -167,6 +167,10 @@ dist: install out/release-venv/.installed ## Build, check, list and sign all tha
 rooms: ## Install what is in dist/ into bare environments of PYTHONS, every role, and try it; network
 	@for python in $(PYTHONS); do "$$python" distributions/rooms.py; done
 
+.PHONY: images
+images: install ## Build the images of ops/Containerfile and try them, with buildah as root: BASE= another base, BUILD= options
+	@$(BIN)/python distributions/images.py $(if $(BASE),--base "$(BASE)") -- $(BUILD)
+
 .PHONY: lock
 lock: install ## Resolve requirements.lock and docs/requirements.txt anew, keeping what still fits
 	@$(BIN)/uv pip compile --quiet --group dev pyproject.toml $(MEMBERS:%=%/pyproject.toml) --output-file requirements.lock
