@@ -18,7 +18,7 @@ echo 'pharoah:x:1000:1000::/var/lib/pharoah:/nonexistent' > image/etc/passwd
 echo 'pharoah:x:1000:' > image/etc/group
 ln -s "/opt/pharoah/bin/pharoah-$role" image/usr/local/bin/pharoah
 cp --archive --parents "$python" "$library" /opt/pharoah /etc/ld.so.conf /etc/ld.so.conf.d image
-(cd "image$library" && rm -rf ensurepip idlelib lib2to3 site-packages test tkinter turtledemo)
+(cd "image$library" && rm -rf config-* ctypes/macholib ensurepip idlelib lib2to3 site-packages test tkinter turtledemo)
 [ "$role" = trustee ] || cp --dereference --parents /etc/ssl/certs/ca-certificates.crt image # it calls nobody by a public name
 find "$python" "$library" /opt/pharoah -name '*.so*' -exec ldd "$python" {} + 2>/dev/null | grep --only-matching '[[:space:]]/[^ ]*' \
     | grep --invert-match /opt/pharoah/ | sort --unique | xargs cp --dereference --parents --target-directory image
