@@ -16,12 +16,15 @@ mkdir -p -m 0755 image/dev image/etc image/proc image/usr/local/bin image/var/li
 mkdir -m 1777 image/tmp
 echo 'pharoah:x:1000:1000::/var/lib/pharoah:/nonexistent' > image/etc/passwd
 echo 'pharoah:x:1000:' > image/etc/group
+echo 'hosts: files dns' > image/etc/nsswitch.conf
 ln -s "/opt/pharoah/bin/pharoah-$role" image/usr/local/bin/pharoah
 cp --archive --parents "$python" "$library" /opt/pharoah /etc/ld.so.conf /etc/ld.so.conf.d image
 (cd "image$library" && rm -rf config-* ctypes/macholib ensurepip idlelib lib2to3 site-packages test tkinter turtledemo)
-[ "$role" = trustee ] || cp --dereference --parents /etc/ssl/certs/ca-certificates.crt image # it calls nobody by a public name
-find "$python" "$library" /opt/pharoah -name '*.so*' -exec ldd "$python" {} + 2>/dev/null | grep --only-matching '[[:space:]]/[^ ]*' \
-    | grep --invert-match /opt/pharoah/ | sort --unique | xargs cp --dereference --parents --target-directory image
+# A trustee calls nobody by a public name.
+[ "$role" = trustee ] || cp --dereference --parents /etc/ssl/certs/ca-certificates.crt image
+find "$library" /opt/pharoah -name '*.so*' -exec ldd "$python" {} + 2>/dev/null \
+    | grep --only-matching '[[:space:]]/[^ ]*' | grep --invert-match /opt/pharoah/ \
+    | sort --unique | xargs cp --dereference --parents --target-directory image
 ldconfig -r /image
 
 # Debian's packages of these files, as scanners read them in an image without dpkg; with their licences.
