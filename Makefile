@@ -168,8 +168,8 @@ rooms: ## Install what is in dist/ into bare environments of PYTHONS, every role
 	@for python in $(PYTHONS); do "$$python" distributions/rooms.py; done
 
 .PHONY: images
-images: install ## Build the images of ops/Containerfile and try them, with buildah as root: BASE= another base, BUILD= options
-	@$(BIN)/python distributions/images.py $(if $(BASE),--base "$(BASE)") -- $(BUILD)
+images: install ## Build the images of ops/Containerfile and try them, with buildah, as root; BUILD= its options
+	@$(BIN)/python distributions/images.py $(BUILD)
 
 .PHONY: lock
 lock: install ## Resolve requirements.lock and docs/requirements.txt anew, keeping what still fits

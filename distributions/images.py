@@ -2,10 +2,10 @@
 
 It needs root, `buildah`, and a network for what is installed. Each image runs as its own user on a read-only root, with
 a home and /tmp to write: the commands of `TRIED`, and then three trustees, a provider and four tenants hold a round.
+Arguments are for `buildah build`.
 A row for each role; the exit status is 1 if something is wrong. out/images/ has CycloneDX lists of all that is inside.
 """
 
-import argparse
 import errno
 import json
 import os
@@ -29,11 +29,11 @@ from simulation.run import processes
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "out" / "images"
-HOME, OWNER = "/var/lib/pharoah", 1000
+OWNER = "1000:1000"
 # Each role's package, and what its program is asked in a home of its own.
 TRIED: dict[str, tuple[str, list[str]]] = {
     "provider": ("provider_server", ["--version", "kubernetes --help", "leases slurm --help"]),
-    "tenant": ("tenant_client", ["--version", f"diagnose {HOME}/job.log", "confirm --help"]),
+    "tenant": ("tenant_client", ["--version", "diagnose /var/lib/pharoah/job.log", "confirm --help"]),
     "trustee": ("trustee", ["--version", "init --address localhost:7100", "status"]),
 }
 LOG = "[rank3]:[E1] [PG 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)\n"
@@ -41,9 +41,9 @@ LOG = "[rank3]:[E1] [PG 0] Watchdog caught collective operation timeout: WorkNCC
 INSIDE = """
 given=$PATH PATH=/usr/sbin:/usr/bin:/sbin:/bin
 mount --bind -o ro "$1" "$1" && mount --rbind /dev "$1/dev" && mount -t proc proc "$1/proc"
-mount -t tmpfs tmpfs "$1/tmp" && mkdir "$1$2" && mount --bind "$2" "$1$2" && mount --bind "$2/home" "$1$3"
+mount -t tmpfs tmpfs "$1/tmp" && mkdir "$1$2" && mount --bind "$2" "$1$2" && mount --bind "$2/home" "$1/var/lib/pharoah"
 root=$1 chroot=$(command -v chroot) PATH=$given
-shift 3
+shift 2
 exec "$chroot" --userspec=1000:1000 "$root" "$@"
 """
 LOOK = """
@@ -54,7 +54,8 @@ try:
 except OSError as error:
     refused = error.strerror
 packages = {one.metadata["Name"]: one.version for one in importlib.metadata.distributions()}
-print(json.dumps({"uid": os.getuid(), "refused": refused, "python": platform.python_version(), "packages": packages}))
+owner = f"{os.getuid()}:{os.getgid()}"
+print(json.dumps({"owner": owner, "refused": refused, "python": platform.python_version(), "packages": packages}))
 """
 
 
@@ -69,53 +70,35 @@ class Image:
 
     def inside(self, room: Path, *command: str) -> list[str]:
         """The command line that runs a command in it."""
-        mounted = [program("unshare"), "--mount", "/bin/sh", "-euc", INSIDE, "sh", str(self.root), str(room), HOME]
+        mounted = [program("unshare"), "--mount", "/bin/sh", "-euc", INSIDE, "sh", str(self.root), str(room)]
         return [program("env"), "-i", *self.environment, *mounted, *command]
 
 
 def main() -> int:
     """The exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "--base", help="an image of Debian with Python, in place of the one that ops/Containerfile names"
-    )
-    parser.add_argument("options", nargs="*", help="more options of `buildah build`, after --")
-    asked = parser.parse_args()
     if shutil.which("buildah") is None or os.getuid() != 0:
         say("images: nothing was built: this needs root, and buildah, which Debian's package of that name adds")
         return 0
     OUT.mkdir(parents=True, exist_ok=True)
-    show(
-        "| image | size | packages of Python, of Debian | programs | runs as | a write outside its home | |",
-        "|---" * 7 + "|",
-    )
     with ExitStack() as stack:
-        images = [build(role, asked.base, asked.options, stack) for role in TRIED]
+        images = [built(role, stack) for role in TRIED]
+        show(
+            "| image | size | of Python, of Debian | programs | runs as | a write outside its home | |",
+            "|---" * 7 + "|",
+        )
         fine = [looked_at(image) for image in images]
-        with room() as folder:
-            held = hold(images, folder)
+        held = hold(images, stack.enter_context(room()))
     show(f"A round over all three: {held['contributors']} contributions, {held['seconds']:.1f} s.")
     return int(not all(fine))
 
 
-def build(role: str, base: str | None, options: list[str], stack: ExitStack) -> Image:
+def built(role: str, stack: ExitStack) -> Image:
     """Builds an image, and mounts it for as long as `stack` is open."""
     say(f"images: {role}")
-    name, given = f"localhost/pharoah-{role}", ["--build-arg", f"PYTHON={base}"] if base else []
-    command = [
-        "buildah",
-        "build",
-        "--isolation",
-        "chroot",
-        "--layers",
-        *given,
-        *options,
-        "--target",
-        role,
-        "--tag",
-        name,
-    ]
-    subprocess.run([*command, "--file", "ops/Containerfile", "."], check=True, cwd=ROOT, stdout=sys.stderr)
+    name = f"localhost/pharoah-{role}"
+    what = ["--target", role, "--tag", name, "--file", "ops/Containerfile", "."]
+    command = [program("buildah"), "build", "--isolation", "chroot", "--layers", *sys.argv[1:], *what]
+    subprocess.run(command, check=True, cwd=ROOT, stdout=sys.stderr)
     container = buildah("from", name)
     stack.callback(buildah, "rm", container)
     config = json.loads(buildah("inspect", "--type", "image", name))["OCIv1"]["config"]
@@ -131,16 +114,17 @@ def looked_at(image: Image) -> bool:
     found, debian = programs(image.root), debian_packages(image.root)
     if [one.name for one in found] != [f"python{told['python'].rpartition('.')[0]}"]:
         wrong.append("it has other programs than Python")
-    if told["uid"] != OWNER or told["refused"] != os.strerror(errno.EROFS):
+    if told["owner"] != OWNER or told["refused"] != os.strerror(errno.EROFS):
         wrong.append("it may write outside its home")
     wrong += listed(image.role, told, debian)
     size_mb = sum(one.lstat().st_size for one in image.root.rglob("*")) / 1e6
+    names, packages = " ".join(one.name for one in found), f"{len(told['packages'])}, {len(debian)}"
     columns = (
         image.role,
         f"{size_mb:.0f} MB",
-        f"{len(told['packages'])}, {len(debian)}",
-        " ".join(one.name for one in found),
-        str(told["uid"]),
+        packages,
+        names,
+        told["owner"],
         told["refused"],
         "; ".join(wrong) or "ok",
     )
@@ -164,16 +148,13 @@ def programs(root: Path) -> list[Path]:
     found = []
     for one in root.rglob("*"):
         mode = one.lstat().st_mode
-        if stat.S_ISREG(mode) and (mode & (stat.S_ISUID | stat.S_ISGID) or (mode & 0o111 and not library(one))):
-            found.append(one.relative_to(root))
+        if stat.S_ISREG(mode) and mode & (0o111 | stat.S_ISUID | stat.S_ISGID):
+            with one.open("rb") as content:
+                line = content.readline(200)
+            runs = ".so" not in one.name if line.startswith(b"\x7fELF") else line[:2] == b"#!" and b"python" not in line
+            if runs or mode & (stat.S_ISUID | stat.S_ISGID):
+                found.append(one.relative_to(root))
     return sorted(found)
-
-
-def library(file: Path) -> bool:
-    """Whether it is a shared library, or text for Python, although it is marked as a program."""
-    with file.open("rb") as content:
-        line = content.readline(200)
-    return ".so" in file.name if line.startswith(b"\x7fELF") else not line.startswith(b"#!") or b"python" in line
 
 
 def debian_packages(root: Path) -> dict[str, str]:
@@ -208,9 +189,7 @@ def hold(images: list[Image], folder: Path) -> HeldRound:
         for image in images
     ]
     python = folder / "python"
-    python.write_text(
-        "\n".join(["#!/bin/sh", f"chown -R {OWNER}:{OWNER} {folder}", 'case "$2" in', *cases, "esac", ""])
-    )
+    python.write_text("\n".join(["#!/bin/sh", f"chown -R {OWNER} {folder}", 'case "$2" in', *cases, "esac", ""]))
     python.chmod(0o700)
     sys.executable = str(python)  # as `processes` starts all programs
     return processes.hold(processes.Places(folder / "home", tenants=4, trustees=3), say)
@@ -223,7 +202,7 @@ def room() -> Iterator[Path]:
         folder = Path(name)
         (folder / "home").mkdir(mode=0o700)
         (folder / "home" / "job.log").write_text(LOG)
-        subprocess.run([program("chown"), "-R", f"{OWNER}:{OWNER}", name], check=True)
+        subprocess.run([program("chown"), "-R", OWNER, name], check=True)
         yield folder
 
 
