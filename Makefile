@@ -176,6 +176,10 @@ rooms: ## Install what is in dist/ into bare environments of PYTHONS, every role
 		"$$python" distributions/rooms.py "$${across[@]}"; \
 	done
 
+.PHONY: images
+images: install ## Build the images of ops/Containerfile and try them, with buildah, as root; BUILD= its options
+	@$(BIN)/python distributions/images.py $(BUILD)
+
 .PHONY: lock
 lock: install ## Resolve requirements.lock and docs/requirements.txt anew, keeping what still fits
 	@$(BIN)/uv pip compile --quiet --group dev pyproject.toml $(MEMBERS:%=%/pyproject.toml) --output-file requirements.lock

@@ -44,9 +44,8 @@ BUNDLE, KEY, SUMS = "provenance.sigstore.json", "release.pub", "SHA256SUMS"
 STATEMENT = "application/vnd.in-toto+json"
 # What ops/Containerfile installs for each role.
 IMAGES = {
-    "provider": ("provider", "benchmarks", "fabric", "kubernetes", "nodes", "slurm"),
-    "tenant": ("claims", "confirm"),
-    "trustee": ("trustee",),
+    role: parts.split()
+    for role, parts in re.findall(r"RUN ops/image\.sh (\w+) (.+)", (ROOT / "ops/Containerfile").read_text())
 }
 LINK = re.compile(r"\[([^\]]+)\]\((?:\.\./\.\./)?([^):]+)\)")  # to a file of the repository
 

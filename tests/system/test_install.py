@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -184,7 +186,7 @@ def test_every_plug_in_is_known_to_each_tool_that_looks_at_it() -> None:
         sides = [one["forbidden_modules"] for one in contracts if package.name in one.get("source_modules", ())]
         assert sides in ([["tenant_client", "trustee"]], [["provider_server", "trustee"]])
         assert f"$MYPY_CONFIG_FILE_DIR/{package.parent.relative_to(ROOT)}" in settings["mypy"]["mypy_path"]
-        assert f"./plugins/{file.parent.name}" in (ROOT / "ops/Containerfile").read_text()
+        assert re.search(rf"^RUN ops/image.sh .* {file.parent.name}\b", (ROOT / "ops/Containerfile").read_text(), re.M)
         assert (file.parent / "README.md").exists()
         assert list(file.parent.glob("tests/test_*.py"))
 
@@ -326,7 +328,10 @@ def test_a_program_whose_dependencies_are_missing_says_what_to_install(
 # ---- ops/ ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("role", ["provider", "trustee", "tenant"])
+ROLES = ["provider", "trustee", "tenant"]
+
+
+@pytest.mark.parametrize("role", ROLES)
 def test_a_unit_starts_a_program_that_there_is_and_lets_it_write_its_home_alone(role: str, tmp_path: Path) -> None:
     text = (ROOT / "ops" / "systemd" / f"pharoah-{role}.service").read_text(encoding="utf-8")
     rows = [line.partition("=")[::2] for line in text.splitlines() if not line.startswith("#")]
@@ -348,3 +353,60 @@ def test_a_unit_starts_a_program_that_there_is_and_lets_it_write_its_home_alone(
     assert (verified.returncode, verified.stdout, verified.stderr) == (0, "", "")
     exposed = [analyze, "security", "--offline=true", "--threshold=20", str(unit)]  # tenths
     assert subprocess.run(exposed, capture_output=True, check=False).returncode == 0
+
+
+def test_users_of_the_services_and_their_homes_can_be_made(tmp_path: Path) -> None:
+    users, homes = (ROOT / "ops/systemd" / f"pharoah.{kind}" for kind in ("sysusers", "tmpfiles"))
+    make_users, make_homes = shutil.which("systemd-sysusers"), shutil.which("systemd-tmpfiles")
+    if make_users is None or make_homes is None:
+        pytest.skip("there is no systemd-sysusers or systemd-tmpfiles here: Debian's package systemd adds them")
+    (tmp_path / "etc").mkdir()
+    dry = [] if os.getuid() == 0 else ["--dry-run"]
+    made = subprocess.run(
+        [make_users, f"--root={tmp_path}", *dry, users], stderr=subprocess.PIPE, text=True, check=True
+    )
+    assert re.findall(r"Creating user '([\w-]+)'", made.stderr) == [f"pharoah-{role}" for role in ROLES]
+    if dry:
+        pytest.skip("who is not root cannot give homes to their users")
+    for _ in range(2):  # what is there already stays
+        subprocess.run([make_homes, "--create", f"--root={tmp_path}", homes], check=True)
+    accounts = [line.split(":") for line in (tmp_path / "etc/passwd").read_text().splitlines()]
+    assert len(accounts) == len(ROLES)
+    for _, _, uid, gid, _, home, _ in accounts:
+        there = (tmp_path / home.lstrip("/")).stat()
+        assert (there.st_uid, there.st_gid, there.st_mode & 0o777) == (int(uid), int(gid), 0o700)
+
+
+def test_images_have_the_version_and_the_licence_of_the_project() -> None:
+    labels = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="(.*)"', (ROOT / "ops/Containerfile").read_text()))
+    assert labels["version"] == PROJECT["version"]
+    assert labels["licenses"] == PROJECT["license"]
+
+
+def test_images_are_not_built_where_they_cannot_be(tmp_path: Path) -> None:
+    asked, nothing = [sys.executable, str(ROOT / "distributions/images.py")], os.environ | {"PATH": str(tmp_path)}
+    done = subprocess.run(asked, env=nothing, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "nothing was built" in done.stderr
+
+
+def test_a_program_in_an_image_is_seen(tmp_path: Path) -> None:
+    elf, script = b"\x7fELF\x02\x01\x01", b"#!/opt/pharoah/bin/python3\nprint()\n"
+    files = {
+        "lib/libc.so.6": (elf, 0o755),
+        "lib/base64.py": (b"#! /usr/bin/python3.11\n", 0o755),
+        "lib/descriptor.py": (b"import os\n", 0o755),
+        "bin/pharoah-trustee": (script, 0o755),
+        "bin/python3": (elf, 0o755),
+        "bin/data": (elf, 0o644),
+        "opt/busybox": (elf, 0o711),
+        "opt/start": (b"#!/bin/sh\n", 0o755),
+        "bin/pip.so": (script, 0o4644),
+    }
+    for name, (content, mode) in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(mode)
+    (tmp_path / "bin/sh").symlink_to("/bin/busybox")  # of itself it is nothing
+    found = runpy.run_path(str(ROOT / "distributions/images.py"))["programs"](tmp_path)
+    assert [str(one) for one in found] == ["bin/pip.so", "bin/python3", "opt/busybox", "opt/start"]

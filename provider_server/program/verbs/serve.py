@@ -84,8 +84,9 @@ def _check_address(listen: str) -> None:
 def _serve_online(home: Path, provider: Provider, listen: str, settings: ProviderSettings) -> NoReturn:
     with service.online(home, provider, listen, settings) as port:
         service.logger.info("serving online at port %d", port, extra={"event": "serving"})
-        while True:
-            time.sleep(WAIT_S)
+        with announced(provider.store.own.looked_until):
+            while True:
+                time.sleep(WAIT_S)
 
 
 def _check(home: Path, database: str | None, *, as_json: bool) -> NoReturn:
@@ -115,5 +116,6 @@ def watch(home: Home = None, log_format: LogFormat = Format.JSON) -> None:
         signal.signal(kind, lambda *_: sys.exit(0))
     with service.watching_nodes(place, homes.settings_to_watch(place)) as port:
         service.logger.info("watching nodes, metrics at port %d", port, extra={"event": "serving"})
-        while True:
-            signal.pause()
+        with announced(lambda: homes.settings_to_watch(place)):
+            while True:
+                signal.pause()

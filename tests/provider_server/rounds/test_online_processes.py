@@ -8,6 +8,7 @@ the online service, one of these tests' own where there is no nginx.
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -41,7 +42,7 @@ from tests.support.balancer import balancing
 from tests.support.hinting_provider import draft
 from tests.support.nginx import nginx
 from tests.support.postgres import Server
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 TENANTS = 4
 BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))]
@@ -89,18 +90,19 @@ class Place:
     @contextmanager
     def process(self, port: int) -> Iterator[subprocess.Popen[bytes]]:
         """One more process of the online service, which listens there."""
-        with self._running("serve", "--online-only", "--listen", f"127.0.0.1:{port}", ready=b'"serving"') as process:
+        with self.running("serve", "--online-only", "--listen", f"127.0.0.1:{port}", ready=b'"serving"') as process:
             yield process
 
     @contextmanager
     def page(self, port: int) -> Iterator[subprocess.Popen[bytes]]:
         """One more process of the page, which listens there."""
-        with self._running("page", "--port", str(port), ready=b"the page is at") as process:
+        with self.running("page", "--port", str(port), ready=b"the page is at") as process:
             yield process
 
     @contextmanager
-    def _running(self, verb: str, *options: str, ready: bytes) -> Iterator[subprocess.Popen[bytes]]:
-        command = [sys.executable, "-c", PROGRAM, verb, "--home", str(self.home), *options]
+    def running(self, verb: str, *options: str, ready: bytes) -> Iterator[subprocess.Popen[bytes]]:
+        """A process of that verb, from when it has said that it is ready."""
+        command = [sys.executable, "-c", PROGRAM, verb, *options, "--home", str(self.home)]
         environment = os.environ | {"PHAROAH_DATABASE": self.url}
         with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
             assert process.stderr is not None
@@ -129,8 +131,6 @@ def tell(hints: HintStore, tenant: TenantId, number: int) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    import socket
-
     with ExitStack() as stack:
         return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]
 
@@ -252,3 +252,23 @@ def test_a_store_tells_of_hints_that_another_one_of_it_has_appended(place: Place
         one.hints.append([], one.hints.state(), b"5")
         other.hints.look()
         assert heard == [second, first]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("verb", ["serve --online-only --listen 127.0.0.1:{}", "nodes watch"])
+def test_each_process_that_serves_tells_systemd_how_it_stands(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place.founded(tmp_path / "home", f"sqlite:///{tmp_path}/provider.db")
+    port, metrics = free_ports(2)
+    (place.home / "provider.toml").write_text(f"[listen]\nmetrics_port = {metrics}\n")
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "1000000")
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(PATIENCE_S)
+        with place.running(*verb.format(port).split(), ready=b'"serving"') as process:
+            assert [manager.recv(100) for _ in range(2)] == [b"READY=1", b"WATCHDOG=1"]
+            process.terminate()
+            until(lambda: manager.recv(100) == b"STOPPING=1")  # perhaps after one more sign of life
+            assert process.wait(PATIENCE_S) == 0
