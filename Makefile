@@ -17,7 +17,9 @@ SECONDS_EACH ?= 600
 ORDERS ?= 10
 MINUTES ?= 60
 PYTHONS ?= $(PYTHON)
-NEWEST ?= $(shell for one in 3.14 3.13 3.12; do python$$one -c 'import sys; print(sys.executable)' 2>/dev/null && break; done)
+NEWEST ?= $(shell for one in python3.14 python3.13 python3.12 \
+	$$(ls "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.1[2-9].*/bin/python 2>/dev/null | sort -rV); \
+	do $$one -c 'import sys; print(sys.executable)' 2>/dev/null && break; done)
 GPU_WHEELS := click msgspec packaging shellingham typer
 TESTS ?=
 

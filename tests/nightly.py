@@ -5,8 +5,7 @@
 The suite runs in several orders, on new examples, while other processes keep every processor busy; it has to notice
 when a check is broken (`tests/mutants.py`); every decoder of foreign bytes goes through the fuzzer; the audit
 measures what the whole path, from tenants to release, gives away; and jobs are made to fail for the diagnosis to find
-out why (`pharoah-sim study diagnosis`). A federation soaks for an hour (`tests/soak`). The core's tests run under the
-newest Python that there is, too.
+out why (`pharoah-sim study diagnosis`). A federation soaks for an hour (`tests/soak`).
 A step that fails ends none of the others. The exit status is 1 if any did.
 """
 
@@ -82,7 +81,6 @@ def steps(orders: int, fuzz_s: int) -> list[Step]:
         Step("mutants", (sys.executable, "tests/mutants.py")),
         *(Step(f"order {seed}", (*suite, str(seed)), under_load=True) for seed in range(1, orders + 1)),
         Step("soak", ("make", "--no-print-directory", "soak")),
-        Step("newest Python", ("make", "--no-print-directory", "newest")),
         Step("fuzz", ("make", "--no-print-directory", "fuzz", f"SECONDS_EACH={fuzz_s}")),
     ]
 

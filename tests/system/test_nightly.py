@@ -35,7 +35,6 @@ def test_every_order_is_another_one_and_all_of_them_run_under_load() -> None:
         "odd ranks",
         "mutants",
         "soak",
-        "newest Python",
         "fuzz",
     ]
     assert steps(0, 60)[-1].command[-1] == "SECONDS_EACH=60"
