@@ -22,6 +22,7 @@ import tarfile
 import tempfile
 import tomllib
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,8 @@ def main() -> int:
         for name, wanted in shipped().items():
             listed = sbom(room / name, asked.uv.absolute(), name, wanted)
             (DIST / f"{name}-{version()}.cdx.json").write_text(listed, encoding="utf-8")
+    for file in gpu_report(source):
+        shutil.copyfile(file, DIST / f"gpu-{file.name}")
     sums = "".join(f"{digest(path)}  {path.name}\n" for path in sorted(DIST.iterdir()))
     (DIST / SUMS).write_text(sums, encoding="utf-8")
     sign(json.dumps(statement(source), sort_keys=True).encode(), asked.key or _key_for_trying())
@@ -192,6 +195,17 @@ def sbom(room: Path, uv: Path, name: str, wanted: list[str]) -> str:
         if wheel.exists():
             one["hashes"] = [{"alg": "SHA-256", "content": digest(wheel)}]
     return json.dumps(document, indent=1, sort_keys=True) + "\n"
+
+
+def gpu_report(source: Source) -> list[Path]:
+    """The files of `make gpu`, if it ran since the commit was made; else it is said that there are none."""
+    files = [ROOT / "out" / "gpu" / name for name in ("report.json", "report.txt")]
+    if files[0].exists():
+        began = datetime.fromisoformat(json.loads(files[0].read_text())["began"].replace(" UTC", "+00:00"))
+        if began.timestamp() >= source.time_s:
+            return files
+    say("no report of a GPU: `make gpu` has not run since this commit, on a machine that has one")
+    return []
 
 
 def statement(source: Source) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Tries all that needs a GPU on this machine's, and says what was tried: out/gpu/report.json and report.txt.
 
-    make gpu PYTHON=python3          # or: python3 -m simulation.studies.gpu [PART ...]
+    make gpu PYTHON=python3     # or, with the wheels installed: python3 -m simulation.studies.gpu [PART ...]
 
 Each part is a process of its own with a time limit of its own: one that fails, crashes or hangs stops no other. What
 would not end within the budget of all is left out, and says so. Without a card the parts that need none are tried.
@@ -119,8 +119,8 @@ def main() -> int:
     """Runs the parts and writes the report after each; the exit code."""
     parser = argparse.ArgumentParser(prog="make gpu", description="acceptance on a GPU")
     parser.add_argument("parts", nargs="*", help=f"by default all: {', '.join(part.name for part in PARTS)}")
-    parser.add_argument("--out", type=Path, default=ROOT / "out" / "gpu", help="folder of the report")
-    parser.add_argument("--wheels", type=Path, default=ROOT / "out" / "gpu-wheels", help="what `make gpu-wheels` made")
+    parser.add_argument("--out", type=Path, default=Path("out/gpu"), help="folder of the report")
+    parser.add_argument("--wheels", type=Path, default=Path("out/gpu-wheels"), help="what `make gpu-wheels` made")
     parser.add_argument("--seconds", type=float, default=BUDGET_S, help="budget of all parts together")
     options = parser.parse_args()
     if unknown := set(options.parts) - {part.name for part in PARTS}:
