@@ -72,7 +72,7 @@ def init(
 
 def _init_line(row: InitRow) -> str:
     return (
-        f"{row['home']}: provider {row['provider'][:16]}…, {row['threshold']} of {row['trustees']} trustees must sign"
+        f"{row['home']}: provider {row['provider'][:16]}…, any {row['threshold']} of {row['trustees']} trustees make tokens"
     )
 
 
