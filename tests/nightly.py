@@ -1,4 +1,4 @@
-"""All that is too long for `make test`; it is run once per issue, and what it reports is quoted there.
+"""All that is too long for `make test`.
 
     $ make nightly    # hours: out/nightly/report.md, and the log of each step beside it
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from crypto.ids import TenantId
 from federation.base.clock import date
 from federation.protocol.directory import Directory
-from federation.protocol.plan import Plan
+from federation.protocol.plan import PILOT_COHORT, PILOT_OWNERS, Plan
 from federation.protocol.refusals import Refused, Rule
 from federation.protocol.round_messages import LADDER_LABELS
 from federation.protocol.seats import MASK_SEATS
@@ -111,13 +111,13 @@ def lacking(known: Known) -> tuple[Lack, ...]:
 def _members(known: Known) -> Iterator[Lack]:
     plan, members = known.settings, set(known.directory.by_id)
     have = len(members)
-    for what, name, need in (
-        (What.COHORT, "cohort_minimum", plan.cohort_minimum),
-        (What.OWNERS, "owners_minimum", plan.owners_minimum),
+    for what, name, need, least in (
+        (What.COHORT, "cohort_minimum", plan.cohort_minimum, PILOT_COHORT),
+        (What.OWNERS, "owners_minimum", plan.owners_minimum, PILOT_OWNERS),
     ):
         if have < need:
-            do = f"enrol {need - have} more, or run a pilot: `pharoah-provider rounds pilot` lowers {name}"
-            yield Lack(what, have, need, (), do)
+            lower = f", or run a pilot: `pharoah-provider rounds pilot` lowers {name}" if need > least else ""
+            yield Lack(what, have, need, (), f"enrol {need - have} more{lower}")
     if known.connected is not None and len(members & known.connected) < plan.cohort_minimum:
         away = members - known.connected
         do = "each runs `pharoah-tenant serve`; its log names the cause if it is refused"

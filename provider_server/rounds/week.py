@@ -169,7 +169,7 @@ def publish(publisher: Publisher, tenants: Tenants, announce: Callable[[Stage], 
         check(publisher.review(releases))
         findings = publisher.learn(releases)
     except (HeldBack, Unsettled) as held:
-        logger.warning("bundle held back: %s", held.what, extra={"event": "held back", "hint": held.hint})
+        logger.warning("bundle held back: %s", held.what, extra={"event": "held_back", "hint": held.hint})
         return False
 
     announce(Stage.PUBLISH)

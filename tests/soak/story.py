@@ -180,7 +180,7 @@ def upgraded(version: Installed, *names: str) -> Callable[[Soaked], Story]:
 
 
 def successor(soaked: Soaked) -> Story:
-    """A trustee's machine burns; a successor takes its seat (docs/ceremony.md)."""
+    """A trustee's machine burns; a successor takes its seat (docs/operate.md)."""
     root, lost, new = soaked.places.root, "trustee-1", "trustee-4"
     soaked.kill(lost)
     shutil.rmtree(root / lost)

@@ -53,7 +53,7 @@ def test_from_nothing_to_a_published_report(tools: Path, tmp_path: Path, monkeyp
     said = run(
         f"trap 'kill $(jobs -p)' EXIT\n{ports}{found}{jobs}{hold}echo all after $SECONDS s\n{end}", tools, tmp_path
     )
-    assert "4 tenants, 3 trustees, 2 of whom must sign, pilot" in said
+    assert "4 tenants, 3 trustees, any 2 of whom make tokens, pilot" in said
     assert "does not answer" not in said
     assert re.search(r"round \w+: .*, 4 contributions, .* epsilon 1\.000", said)
     assert re.search(r"counted since .*, 4 contributions", said)

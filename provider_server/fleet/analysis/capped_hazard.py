@@ -141,7 +141,7 @@ def fit_capped(
         change = float(np.abs(np.expm1(np.minimum(moved, FARTHEST))).max(initial=0.0))
         logger.debug("round %d: rates would change by %.3g of themselves", rounds, change)
         if change <= TOLERANCE:
-            logger.info("hazards settled in %d rounds", rounds, extra={"event": "hazards settled", "rounds": rounds})
+            logger.info("hazards settled in %d rounds", rounds, extra={"event": "hazards_settled", "rounds": rounds})
             return Rates(np.where(objective.known, here.hazard, 0.0), objective.log_sd(here), rounds)
         here = objective.ascend(here, step, promised)
     raise Unsettled(f"hazards have not settled in {MOST_ROUNDS} rounds: one more would change a rate by {change:.2g}")

@@ -71,9 +71,8 @@ def init(
 
 
 def _init_line(row: InitRow) -> str:
-    return (
-        f"{row['home']}: provider {row['provider'][:16]}…, {row['threshold']} of {row['trustees']} trustees must sign"
-    )
+    trustees = f"any {row['threshold']} of {row['trustees']} trustees make tokens"
+    return f"{row['home']}: provider {row['provider'][:16]}…, {trustees}"
 
 
 class CertificateRow(TypedDict):

@@ -38,7 +38,7 @@ def status(home: Home = None, database: Database = None, *, as_json: AsJson = Fa
 
 def _lines(state: ProviderStatus) -> Iterator[str]:
     yield f"home        {short(Path(state.home))}, {'serving' if state.serving else 'not serving'}"
-    trustees = f"{counted_as(state.trustees, 'trustee')}, {state.threshold} of whom must sign"
+    trustees = f"{counted_as(state.trustees, 'trustee')}, any {state.threshold} of whom make tokens"
     yield f"federation  {counted_as(state.tenants, 'tenant')}, {trustees}{', pilot' if state.pilot else ''}"
     for one in state.trustee_states:
         if one.address:

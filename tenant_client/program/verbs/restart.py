@@ -55,7 +55,7 @@ def restart(
         run_dir = runs[the_one([*runs], lease)]
     readings = _readings(run_dir)
     if not readings:
-        hint = "losses are read from a PyTorch optimiser's steps, or from `hook.step(loss=…)`"
+        hint = "losses are read from a PyTorch optimiser's steps, or from `pharoah.step(loss=…)`"
         say_error(f"no readings of losses yet of {run_dir.name}", hint)
         raise typer.Exit(UNKNOWN)
     steps = [_step_of(path, readings) for path in saved or ()]

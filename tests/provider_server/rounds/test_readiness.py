@@ -53,7 +53,14 @@ def test_too_few_tenants_for_a_cohort_and_for_owners() -> None:
     assert "enrol 5 more" in lack.do
     few = lacking(replace(WHOLE, settings=plan(owners_minimum=6)))
     assert (few[0].what, few[0].have, few[0].need) == (What.OWNERS, 5, 6)
-    assert str(few[0]).startswith("tenants enrolled for owners_minimum: 5 of 6: enrol 1 more")
+    assert str(few[0]).startswith("tenants enrolled for owners_minimum: 5 of 6: enrol 1 more, or run a pilot")
+
+
+def test_a_pilot_that_lacks_tenants_is_not_told_to_run_a_pilot() -> None:
+    two = replace(DIRECTORY, by_id={one: DIRECTORY.by_id[one] for one in list(DIRECTORY.by_id)[:2]})
+    pilot = plan(owners_minimum=3, cohort_minimum=3, noise_shares=1)
+    lacks = lacking(replace(WHOLE, settings=pilot, directory=two, connected=None))
+    assert [lack.do for lack in lacks if lack.what in (What.COHORT, What.OWNERS)] == ["enrol 1 more"] * 2
 
 
 def test_those_who_are_not_connected_are_named_and_urgent_once_the_round_is_due() -> None:
