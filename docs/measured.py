@@ -28,7 +28,7 @@ import msgspec
 
 ROOT = Path(__file__).resolve().parents[1]
 FIGURES, PAGE = ROOT / "docs/measured.json", ROOT / "docs/measured.md"
-TAKEN_DOWN = "git checkout evidence-2026-11 && "  # before the command of a study that is no more
+TAKEN_DOWN = "git checkout 95c29a50 && "  # before the command of a study that is no more
 HEAD = """\
 # Measured
 
