@@ -6,7 +6,7 @@
 docs/measured.json holds each figure with the command that gives it, least and most over runs, the machine in words and
 the commit. A test compares the page with what this makes of the file, so that it cannot say anything else. A figure
 whose `key` is null is read off by a person; keys are paths into the JSON that the command prints, parts divided by "/".
-A study that has been taken down since runs in a checkout of the tag that its command names.
+A study that has been taken down since runs in a checkout of the commit that its command names.
 """
 
 import argparse
@@ -36,7 +36,7 @@ Written by `make measured` from `docs/measured.json`; do not edit. Each table na
 the machine and the commit. A value is the mean over runs, or the median where `make measured` took it; least and most
 are over runs, or a 95% interval where the command gives one. "As quoted at" a commit means that the figure was carried
 over from the documents of that commit; what is not known of its runs is left out. A study that has been taken down
-since runs in a checkout of the tag that its command names. Times are of one machine: compare them with what stands
+since runs in a checkout of the commit that its command names. Times are of one machine: compare them with what stands
 beside them, not with those of another. Real data are not part of the repository
 ([replays](simulation.md#replays-of-real-data)).
 """
@@ -80,7 +80,7 @@ def main() -> None:
     if unknown:
         parser.error(f"no figures {sorted(unknown)}; there are {', '.join(entry.name for entry in entries)}")
     if gone := [one.name for one in entries if one.name in options.names and one.command.startswith(TAKEN_DOWN)]:
-        parser.error(f"{gone[0]} is measured in a checkout of the tag that its command names")
+        parser.error(f"{gone[0]} is measured in a checkout of the commit that its command names")
     for entry in entries if not options.page else ():
         if entry.name in options.names or (entry.quick and not options.names):
             sys.stderr.write(f"{entry.command} …\n")

@@ -84,7 +84,7 @@ def _leases(
             if not self.start_h < self.end_h < LATEST_S / SECONDS_PER_HOUR:
                 raise ValueError("end_h must be after start_h, and before the year 2200")
             if bool(self.node_names) == bool(self.nodes and self.context):
-                raise ValueError("give either node_names, or nodes and context")
+                raise ValueError("give either node_names, or context and nodes, at least 1")
 
     seen = set()
     for number, line in enumerate(read(file).splitlines(), start=1):

@@ -56,7 +56,7 @@ class Begin(_OfLease, frozen=True):
 
     def __post_init__(self) -> None:
         if bool(self.node_names) == bool(self.nodes or self.context) or bool(self.nodes) != bool(self.context):
-            raise ValueError("give either node_names, or nodes and context")
+            raise ValueError("give either node_names, or context and nodes, at least 1")
         if len(set(self.node_names)) < len(self.node_names):
             raise ValueError("a node is named twice")
         if self.until is not None and self.until <= self.at:
