@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from simulation.run.federation import Federation, found
 from simulation.run.local_grid import LocalGrid, local_task
 from tenant_client.doctor.records.journal import Failure, Unit
 from tenant_client.rounds.network.flower_app import client_app
+
+Finished = TypeVar("Finished")  # the result of a replay
 
 DEADLINE_S = 600.0
 DELTA = 1e-8
@@ -75,17 +77,6 @@ class Life:
         """The same of a life that begins then."""
         age_h = self.hours if self.secret_hours is None else self.secret_hours
         return None if self.reason is None else Failure(str(self.lease), start_hour + age_h, age_h, self.reason)
-
-
-class Result(Protocol):
-    """What a replay yields at its end."""
-
-    @property
-    def json(self) -> Mapping[str, object]:
-        """Stable keys."""
-
-
-Finished = TypeVar("Finished", bound=Result)
 
 
 def passed_on(steps: Iterator[Finished | None]) -> Generator[None, None, Finished]:

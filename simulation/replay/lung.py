@@ -12,8 +12,8 @@ The number of bands is the one with the least error at epsilon 1 if deaths are d
 
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -51,11 +51,6 @@ class LungResult:
     rmse_survival_of_bands_alone: float
     interval_coverage: float
     seconds: float
-
-    @property
-    def json(self) -> Mapping[str, object]:
-        """Stable keys."""
-        return asdict(self)
 
 
 def replay_lung(epsilon: float | None, seeds: int) -> Iterator[LungResult | None]:

@@ -9,8 +9,8 @@ invented lifetimes (228 Weibull lives, four forms, censored at random, epsilon 1
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -59,11 +59,6 @@ class LungTimesResult:
     published_rmse_survival: float = field(default=PUBLISHED_RMSE, init=False)
     published_epsilon: float = field(default=PUBLISHED_EPSILON, init=False)
     seconds: float
-
-    @property
-    def json(self) -> Mapping[str, object]:
-        """Stable keys."""
-        return asdict(self)
 
 
 def replay_lung_times(epsilon: float | None, seeds: int) -> Iterator[LungTimesResult | None]:

@@ -11,7 +11,7 @@ than the tolerance, and no private answer can follow. The error over the full ra
 import csv
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -48,11 +48,6 @@ class PhillyResult:
     max_abs_survival_error_full_range: float
     interval_coverage: float
     seconds: float
-
-    @property
-    def json(self) -> Mapping[str, object]:
-        """Stable keys."""
-        return asdict(self)
 
 
 def replay_philly(file: Path, epsilon: float | None, seeds: int) -> Iterator[PhillyResult | None]:

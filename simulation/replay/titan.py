@@ -18,7 +18,7 @@ import csv
 import gzip
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
@@ -77,11 +77,6 @@ class TitanResult:
     guessed_mean_abs_log_hr_error: float
     seconds: float
 
-    @property
-    def json(self) -> Mapping[str, object]:
-        """Stable keys."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class HoldoutResult:
@@ -102,11 +97,6 @@ class HoldoutResult:
     lifelines_cox_interactions_concordance: float
     lifelines_cox_interactions_mean_fold_concordance: float
     seconds: float
-
-    @property
-    def json(self) -> Mapping[str, object]:
-        """Stable keys."""
-        return asdict(self)
 
 
 def replay_titan(file: Path, epsilon: float | None, seeds: int) -> Iterator[TitanResult | None]:

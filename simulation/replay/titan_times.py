@@ -11,7 +11,7 @@ are a product over places were chosen with the published ratios in view. Such a 
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -65,11 +65,6 @@ class TitanTimesResult:
     guessed_mean_abs_log_hr_error: float
     mean_abs_log_hr: float
     seconds: float
-
-    @property
-    def json(self) -> Mapping[str, object]:
-        """Stable keys."""
-        return asdict(self)
 
 
 def replay_titan_times(file: Path, epsilon: float | None, seeds: int) -> Iterator[TitanTimesResult | None]:

@@ -45,7 +45,6 @@ from provider_server.fleet.leases import Lease
 from provider_server.fleet.release import Answered, Release
 from provider_server.rounds.opening import release
 from provider_server.rounds.planning import PlanSettings, make_plan
-from provider_server.rounds.settings import PlanTable
 from simulation.cloud import cloud as world
 from simulation.cloud.scenario import Scenario, load
 from simulation.cloud.truth import context_features
@@ -149,14 +148,6 @@ def small(scenario: Scenario) -> Scenario:
         jobs_per_week=QUICK_JOBS,
         failures_per_week=MappingProxyType(failures),
     )
-
-
-def shipped(*, quick: bool) -> Scenario:
-    """The standard scenario under the settings as shipped."""
-    scenario, settings = small(load("standard")) if quick else load("standard"), PlanTable()
-    names = ("epsilon", "delta", "mechanism", "cohort_minimum", "owners_minimum", "groups")
-    changes = {name: getattr(settings, name) for name in names}
-    return msgspec.structs.replace(scenario, **changes, **({} if quick else {"windows": settings.windows}))
 
 
 # ---- the year --------------------------------------------------------------------------------------------------------

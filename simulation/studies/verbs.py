@@ -48,7 +48,6 @@ STUDIES = (
     Study("experiments", "How soon do stand-ins on idle nodes find what nobody sees?", "experiments"),
     Study("injection", "Which signals foretell which injected faults, how early, and what is that worth?", "injection"),
     Study("impact", "What are checks and hints worth to those who heed them?", "impact"),
-    Study("check-history", "What does a tenant's own history add to its checks?", "check_history"),
     Study("risk", "Do nodes fail as often as is foretold, and what does a scheduler gain by it?", "risk"),
     Study("world", "How far are simulated faults from those of a real fleet?", "world"),
     Study("poison", "How soon is a member named that sends false counts?", "poison"),

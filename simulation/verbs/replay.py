@@ -9,7 +9,6 @@ import typer
 from federation.base.console import AsJson, InputFile
 from federation.base.screen import progress as progressing, show, show_json
 from simulation.replay.brca import replay_brca
-from simulation.replay.lives import Result
 from simulation.replay.lung import replay_lung
 from simulation.replay.lung_times import replay_lung_times
 from simulation.replay.philly import replay_philly
@@ -69,14 +68,14 @@ def brca(
     _replay(replay_brca(folder, epsilon, seeds), seeds, as_json=as_json)
 
 
-def _replay(steps: Iterator[Result | None], rounds: int, *, as_json: bool) -> None:
+def _replay(steps: Iterator[object | None], rounds: int, *, as_json: bool) -> None:
     """Runs a replay, which yields None after each of its rounds and then its result, and prints the result."""
     with progressing() as progress:
         (result,) = [step for step in progress.track(steps, total=rounds + 1, description="rounds") if step is not None]
     if as_json:
-        show_json(result.json)
+        show_json(result)
     else:
-        show(*(f"{key}: {value}" for key, value in result.json.items()))
+        show(*(f"{key}: {value}" for key, value in vars(result).items()))
 
 
 def _epsilon(text: str) -> float | None:

@@ -175,7 +175,7 @@ def noise_from_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lung(epsilon: float | None, seeds: int) -> LungTimesResult:
     (result,) = [step for step in replay_lung_times(epsilon, seeds) if step is not None]
-    schemas.held("pharoah-sim replay lung --hide-times", json_text(result.json))
+    schemas.held("pharoah-sim replay lung --hide-times", json_text(result))
     return result
 
 
@@ -193,7 +193,7 @@ def test_a_curve_with_hidden_times_costs_more_error_than_one_without_and_less_th
 def test_titans_ratios_with_hidden_times_are_worse_than_what_public_times_give_for_nothing() -> None:
     (result,) = [step for step in replay_titan_times(TITAN, 1.0, 1) if step is not None]
     assert isinstance(result, TitanTimesResult)
-    schemas.held("pharoah-sim replay titan --hide-times", json_text(result.json))
+    schemas.held("pharoah-sim replay titan --hide-times", json_text(result))
     assert result.label_privacy_mean_abs_log_hr_error < result.mean_abs_log_hr_error < 0.5 * result.mean_abs_log_hr
     assert result.guessed_mean_abs_log_hr_error < result.mean_abs_log_hr_error
     assert result.guessed_max_abs_log_hr_error == pytest.approx(0.201, abs=0.001)

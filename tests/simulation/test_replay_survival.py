@@ -44,19 +44,19 @@ def noise_from_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def brca(epsilon: float, seeds: int) -> BrcaResult:
     (result,) = [step for step in replay_brca(BRCA, epsilon, seeds) if step is not None]
-    schemas.held("pharoah-sim replay brca", json_text(result.json))
+    schemas.held("pharoah-sim replay brca", json_text(result))
     return result
 
 
 def lung(epsilon: float | None, seeds: int) -> LungResult:
     (result,) = [step for step in replay_lung(epsilon, seeds) if step is not None]
-    schemas.held("pharoah-sim replay lung", json_text(result.json))
+    schemas.held("pharoah-sim replay lung", json_text(result))
     return result
 
 
 def held_out(epsilon: float | None, seeds: int) -> HoldoutResult:
     (result,) = [step for step in replay_titan_holdout(TITAN, epsilon, seeds) if step is not None]
-    schemas.held("pharoah-sim replay titan --holdout", json_text(result.json))
+    schemas.held("pharoah-sim replay titan --holdout", json_text(result))
     return result
 
 

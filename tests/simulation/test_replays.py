@@ -28,13 +28,13 @@ def noise_from_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def titan(epsilon: float | None, seeds: int) -> TitanResult:
     (result,) = [step for step in replay_titan(TITAN, epsilon, seeds) if step is not None]
-    schemas.held("pharoah-sim replay titan", json_text(result.json))
+    schemas.held("pharoah-sim replay titan", json_text(result))
     return result
 
 
 def philly(epsilon: float | None, seeds: int) -> PhillyResult:
     (result,) = [step for step in replay_philly(PHILLY, epsilon, seeds) if step is not None]
-    schemas.held("pharoah-sim replay philly", json_text(result.json))
+    schemas.held("pharoah-sim replay philly", json_text(result))
     return result
 
 

@@ -89,7 +89,6 @@ SMALL: dict[str, tuple[dict[str, Any], Callable[[Any], object]]] = {
     "attendance": ({"seeds": 1}, lambda found: found["found"][2]["clouds"] == 1),
     "audit": ({"runs": 1, "epoch": True}, lambda found: found),
     "check": ({}, check),
-    "check-history": ({"seeds": 1}, lambda found: found["rows"][0]["own"]),
     "confirm": ({"only": ["runs"]}, lambda found: found["runs"]["1.3"]["mismatch"] > 900),
     "cost": ({"only": ["codec"]}, lambda found: found),
     "diagnosis": ({"campaign": False}, lambda found: found["two_sided"]["both"]["right"] > 25),

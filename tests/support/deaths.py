@@ -35,7 +35,7 @@ from crypto.errors import PharoahError, Unreachable
 from crypto.ids import RoundId
 from federation.base import sqlite
 from federation.protocol.queries import Query
-from provider_server.rounds.provider import Provider
+from provider_server.rounds.store.store import Store
 from provider_server.rounds.week import MaskHolder
 from simulation.run.federation import Federation
 from tenant_client.rounds.tenant import Tenant
@@ -57,6 +57,11 @@ class Fate:
     until: int
     passed: list[str] = field(default_factory=list)
 
+    def meet_at(self, path: Path, moment: str, statement: str) -> None:
+        """The same for whichever database; others than its own are none of it."""
+        if path == self.path:
+            self.meet(moment, statement)
+
     def meet(self, moment: str, statement: str) -> None:
         """Passes one point, or ends there; what only reads is none."""
         if written := WRITE.match(statement):
@@ -66,13 +71,13 @@ class Fate:
 
 
 @contextmanager
-def watching(fate: Fate) -> Iterator[None]:
-    """Within it, who opens the database of a tenant or trustee that `fate` names meets it at every write."""
+def watching(meet: Callable[[Path, str, str], None]) -> Iterator[None]:
+    """Within it, databases of tenants and trustees that are opened tell of each statement, before and after it."""
 
     class Mortal(sqlite.Connection):
         def __init__(self, path: str, **options: Any) -> None:
             super().__init__(path, **options)
-            self._mortal = Path(path) == fate.path
+            self._path = Path(path)
 
         def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
             return self._met(statement, lambda: super(Mortal, self).execute(statement, *values))
@@ -81,11 +86,9 @@ def watching(fate: Fate) -> Iterator[None]:
             return self._met(statement, lambda: super(Mortal, self).executemany(statement, *values))
 
         def _met(self, statement: str, run: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
-            if not self._mortal:
-                return run()
-            fate.meet("before", statement)
+            meet(self._path, "before", statement)
             done = run()
-            fate.meet("after", statement)
+            meet(self._path, "after", statement)
             return done
 
     real = sqlite.Connection
@@ -96,18 +99,18 @@ def watching(fate: Fate) -> Iterator[None]:
         vars(sqlite)["Connection"] = real
 
 
-def watch_store(provider: Provider, fate: Fate) -> None:
+def watch_store(store: Store, meet: Callable[[str, str], None]) -> None:
     """The same for the provider's database."""
-    engine = provider.store._engine
+    engine = store._engine
     commit = engine.dialect.do_commit
 
     def meeting(moment: str) -> Callable[..., None]:
-        return lambda _connection, _cursor, statement, *_more: fate.meet(moment, statement)
+        return lambda _connection, _cursor, statement, *_more: meet(moment, statement)
 
     def do_commit(connection: Any) -> None:
-        fate.meet("before", "COMMIT")
+        meet("before", "COMMIT")
         commit(connection)
-        fate.meet("after", "COMMIT")
+        meet("after", "COMMIT")
 
     sa.event.listen(engine, "before_cursor_execute", meeting("before"))
     sa.event.listen(engine, "after_cursor_execute", meeting("after"))
@@ -168,9 +171,9 @@ def all_die(scene: Scene, place: Path, until: int) -> list[str]:
     fate = Fate(place / VICTIMS[scene.role], until)
 
     def live() -> list[str]:
-        with watching(fate), scene.grounds.opened(place) as federation:
+        with watching(fate.meet_at), scene.grounds.opened(place) as federation:
             if scene.role == "provider":
-                watch_store(federation.provider, fate)
+                watch_store(federation.provider.store, fate.meet)
             jobs(scene, federation)
             _hold(scene, place, federation)
         return fate.passed
@@ -270,7 +273,7 @@ class Alone:
 
 
 def _serve(scene: Scene, place: Path, fate: Fate, calls: PipeEnd) -> NoReturn:
-    with watching(fate):
+    with watching(fate.meet_at):
         tenant = scene.role == "tenant"
         party: Any = scene.grounds.tenant(place, 0) if tenant else scene.grounds.trustee(place, TRUSTEE)
     while True:

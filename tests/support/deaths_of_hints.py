@@ -11,15 +11,12 @@ import json
 import os
 import sys
 from contextlib import closing
-from typing import Any
-
-import sqlalchemy as sa
 
 from crypto.ids import LeaseId, TenantId
 from federation.protocol.service_messages import Hint, Suspicion
 from provider_server.fleet.hints.episodes import Draft, Episodes, HintLimits, LeaseHazard
 from provider_server.rounds.store.store import Store
-from tests.support.deaths import Fate
+from tests.support.deaths import Fate, watch_store
 
 TENANTS = (TenantId(b"tenant of lease 0"[:16]), TenantId(b"other tenant, 1."))
 LEASES = {LeaseId(bytes([number]) * 16): tenant for number, tenant in enumerate(TENANTS)}
@@ -61,29 +58,13 @@ def look_at_all(store: Store) -> None:
             before = after
 
 
-def watch(store: Store, fate: Fate) -> None:
-    """The process ends at the write that `fate` names."""
-    engine = store._engine
-    commit = engine.dialect.do_commit
-
-    def do_commit(connection: Any) -> None:
-        fate.meet("before", "COMMIT")
-        commit(connection)
-        fate.meet("after", "COMMIT")
-
-    for moment in ("before", "after"):
-        listener = f"{moment}_cursor_execute"
-        sa.event.listen(engine, listener, lambda _c, _k, statement, *_, of=moment: fate.meet(of, statement))
-    vars(engine.dialect)["do_commit"] = do_commit
-
-
 def die(url: str, until: int) -> tuple[list[str], bool]:
     """Looks at everything in a process of its own; the points that it passed, if it lived, and whether it died."""
     reading, writing = os.pipe()
     if (child := os.fork()) == 0:
         fate = Fate(path=None, until=until)  # type: ignore[arg-type]  # whichever store is opened here
         with closing(Store(url, now_s=lambda: 0.0)) as store:
-            watch(store, fate)
+            watch_store(store, fate.meet)
             look_at_all(store)
         os.write(writing, json.dumps(fate.passed).encode())
         os._exit(0)

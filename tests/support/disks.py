@@ -5,17 +5,12 @@ transaction is rolled back. (`tests/support/deaths.py` kills real processes with
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import sqlalchemy as sa
-
-from federation.base import sqlite
 from provider_server.rounds.provider import Provider
-from tests.support.deaths import WRITE
+from tests.support.deaths import WRITE, watch_store, watching
 
 
 class Killed(BaseException):
@@ -51,53 +46,21 @@ class Disks:
     def __init__(self) -> None:
         self.troubles: dict[Path, Trouble] = {}
 
-    def meet(self, path: Path, statement: str) -> None:
-        if path in self.troubles:
-            self.troubles[path].meet(statement)
+    def meet(self, path: Path, moment: str, statement: str) -> None:
+        """Before a statement, and after it where a program dies."""
+        trouble = self.troubles.get(path)
+        if trouble and (moment == "before" or trouble.is_death):
+            trouble.meet(statement)
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
+    def watched(self) -> AbstractContextManager[None]:
         """Within it, databases of tenants and trustees that are opened meet their troubles at every write."""
-        disks = self
-
-        class Mortal(sqlite.Connection):
-            def __init__(self, path: str, **options: Any) -> None:
-                super().__init__(path, **options)
-                self._path = Path(path)
-
-            def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
-                return self._met(statement, lambda: super(Mortal, self).execute(statement, *values))
-
-            def executemany(self, statement: str, *values: Any) -> sqlite3.Cursor:
-                return self._met(statement, lambda: super(Mortal, self).executemany(statement, *values))
-
-            def _met(self, statement: str, run: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
-                disks.meet(self._path, statement)
-                done = run()
-                if (trouble := disks.troubles.get(self._path)) and trouble.is_death:
-                    trouble.meet(statement)
-                return done
-
-        real = sqlite.Connection
-        vars(sqlite)["Connection"] = Mortal
-        try:
-            yield
-        finally:
-            vars(sqlite)["Connection"] = real
+        return watching(self.meet)
 
     def watch(self, provider: Provider, path: Path) -> None:
-        """The same for the provider's database."""
-        engine = provider.store._engine
-        commit = engine.dialect.do_commit
+        """The same for the provider's database, whose program dies before statements and around commits."""
 
-        def meeting(_connection: Any, _cursor: Any, statement: str, *_more: Any) -> None:
-            self.meet(path, statement)
+        def meet(moment: str, statement: str) -> None:
+            if moment == "before" or statement == "COMMIT":
+                self.meet(path, moment, statement)
 
-        def do_commit(connection: Any) -> None:
-            self.meet(path, "COMMIT")
-            commit(connection)
-            if (trouble := self.troubles.get(path)) and trouble.is_death:
-                trouble.meet("COMMIT")
-
-        sa.event.listen(engine, "before_cursor_execute", meeting)
-        vars(engine.dialect)["do_commit"] = do_commit
+        watch_store(provider.store, meet)

@@ -111,13 +111,15 @@ class Grounds:
         return cls(federation, sampler)
 
     @classmethod
-    def of_failures(cls, root: Path, tenants: int, **plan: Any) -> "Grounds":
-        """The same, with leases of all tenants that fail once in each week."""
+    def of_failures(cls, root: Path, tenants: int, *, released: int = 0, **plan: Any) -> "Grounds":
+        """The same, with leases of all tenants that fail once in each week; the first weeks are `released`."""
         grounds = cls.founded(root, tenants, **plan)
         with grounds.opened(root) as federation:
             for number in range(tenants):
                 begin(federation, number)
                 fail(federation, number)
+            for window in WEEKS[:released]:
+                hold(federation, window)
         return grounds
 
     def provider(self, root: Path) -> Provider:

@@ -53,15 +53,6 @@ HOURS = 167.0  # of a lease in the first week: all begin with its second hour
 NODES = 4
 
 
-def founded(root: Path, tenants: int, *, large: bool = False) -> Grounds:
-    grounds = Grounds.founded(root, tenants, large=large)
-    with grounds.opened(root) as federation:
-        for number in range(tenants):
-            begin(federation, number)
-            fail(federation, number)
-    return grounds
-
-
 def unheard(answer: Answerer) -> Answerer:
     """Contributes, and nobody gets it."""
 
@@ -103,7 +94,7 @@ def vanishing(federation: Federation) -> dict[int, Answerer]:
 
 
 def test_three_of_ten_vanish_in_the_round_and_neither_their_failures_nor_their_hours_count(tmp_path: Path) -> None:
-    grounds = founded(tmp_path, 10)
+    grounds = Grounds.of_failures(tmp_path, 10)
     with grounds.opened(tmp_path) as federation:
         release, _ = hold(federation, WEEKS[0], vanishing(federation))
         assert {answer.tenant for answer in release.answered} == {tenant.id for tenant in federation.tenants[3:]}
@@ -115,7 +106,7 @@ def test_three_of_ten_vanish_in_the_round_and_neither_their_failures_nor_their_h
 
 def test_the_week_of_who_was_gone_counts_in_the_next_one_at_no_further_price(tmp_path: Path) -> None:
     """Whoever answered and was not heard has its charge back, and pays once for both, as does who was not there."""
-    grounds = founded(tmp_path, 10)
+    grounds = Grounds.of_failures(tmp_path, 10)
     with grounds.opened(tmp_path) as federation:
         first, _ = hold(federation, WEEKS[0], vanishing(federation))
         second, _ = hold(federation, WEEKS[1])
@@ -158,7 +149,7 @@ class Away(Reached):
 def test_a_trustee_is_away_for_an_hour_and_the_round_waits_for_it(tmp_path: Path, at: str, state: RoundState) -> None:
     hour = [500.0]
     limits = dict.fromkeys(range(1, 6), TrusteeLimits(now_hour=lambda: hour[0]))
-    grounds = founded(tmp_path, COHORT)
+    grounds = Grounds.of_failures(tmp_path, COHORT)
     for _ in range(3):  # each time everybody is started anew
         with grounds.opened(tmp_path, limits) as federation:
             trustees = [Away(one, at, away=one.index == 4) for one in federation.trustees]
@@ -177,7 +168,7 @@ def test_a_trustee_is_away_for_an_hour_and_the_round_waits_for_it(tmp_path: Path
 
 
 def test_one_of_the_trustees_that_do_not_mask_may_be_away_and_two_may_not(tmp_path: Path) -> None:
-    grounds = founded(tmp_path, COHORT)
+    grounds = Grounds.of_failures(tmp_path, COHORT)
     with grounds.opened(tmp_path) as federation:
         trustees = [Away(one, "endorse", away=one.index <= 2) for one in federation.trustees]
         with pytest.raises(Unreachable, match=r"trustee [12]"):
@@ -286,7 +277,7 @@ def test_a_database_that_is_full_stops_the_week_and_page_by_page_it_goes_on(
     tmp_path: Path, role: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    grounds = founded(tmp_path, COHORT, large=True)
+    grounds = Grounds.of_failures(tmp_path, COHORT, large=True)
     witness = Witness(tmp_path / "witness")
     with grounds.opened(tmp_path) as federation:
         assert lives_on_a_full_disk(federation, role, witness, pages_of(federation, role)) > 0
@@ -301,7 +292,7 @@ def test_a_disk_that_is_full_stops_the_week_and_page_by_page_it_goes_on(
     tmp_path: Path, role: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    grounds = founded(tmp_path, COHORT, large=True)
+    grounds = Grounds.of_failures(tmp_path, COHORT, large=True)
     witness = Witness(tmp_path / "witness")
     folder = tmp_path / FOLDERS[role]
     with mounted(folder):
@@ -315,7 +306,7 @@ def test_a_disk_that_is_full_stops_the_week_and_page_by_page_it_goes_on(
 def test_of_a_full_disk_the_provider_hears_the_name_and_the_tenant_the_rest(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    grounds = founded(tmp_path, COHORT + 1, large=True)
+    grounds = Grounds.of_failures(tmp_path, COHORT + 1, large=True)
     with grounds.opened(tmp_path) as federation:
         pages_of(federation, "tenant")
         with caplog.at_level(logging.WARNING):
@@ -343,7 +334,7 @@ def test_what_a_disk_does_is_told_apart_from_what_a_bug_does(tmp_path: Path) -> 
 
 def test_a_trustee_whose_disk_is_full_is_replaced_where_another_one_will_do(tmp_path: Path) -> None:
     """The first trustee signs tokens and masks nothing: neither tokens nor the week need it."""
-    grounds = founded(tmp_path, COHORT)
+    grounds = Grounds.of_failures(tmp_path, COHORT)
     with grounds.opened(tmp_path) as federation:
         federation.trustees[0]._connection.execute("PRAGMA query_only = ON")
         tenant = federation.tenants[0]
@@ -500,7 +491,7 @@ class Recording(Reached):
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
     root = tmp_path_factory.mktemp("story")
-    grounds = founded(root / "before", 5)
+    grounds = Grounds.of_failures(root / "before", 5)
     answers: dict[str, bytes] = {}
     faultless = Faulty({}, list(range(5)), {})
     with grounds.opened(root / "before") as federation:

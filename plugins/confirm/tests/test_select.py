@@ -1,4 +1,4 @@
-"""Which tests are worth their minutes: hints steer, experience outvotes defaults, small risks cost nothing."""
+"""Which tests are worth their minutes: the likeliest defect per minute first, small risks cost nothing."""
 
 from itertools import combinations
 from random import Random
@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from federation.protocol.service_messages import Suspicion
-from pharoah_confirm.select import DEFAULTS, ENOUGH, PROBES, Defect, Probe, hinted, learnt, select
+from pharoah_confirm.select import DEFAULTS, ENOUGH, PROBES, Defect, Probe, select
 
 
 def names(*args: object, **options: object) -> list[str]:
@@ -19,20 +19,8 @@ def test_a_small_risk_is_not_worth_a_minute() -> None:
     assert select(0.02, DEFAULTS).probes
 
 
-@pytest.mark.parametrize("suspicion", [one for one in Suspicion if one is not Suspicion.UNCLEAR])
-def test_what_a_hint_suspects_is_tested_first(suspicion: Suspicion) -> None:
-    assert names(0.3, DEFAULTS, odds=hinted(suspicion))[0] == suspicion
-
-
 def test_without_a_suspicion_the_likeliest_defect_per_minute_comes_first() -> None:
     assert names(0.3, DEFAULTS)[0] == "compute"
-    assert hinted(Suspicion.UNCLEAR) == {}
-
-
-def test_a_right_hint_leaves_less_to_test() -> None:
-    assert len(names(0.1, DEFAULTS, odds=hinted(Suspicion.COMPUTE), enough=0.06)) < len(
-        names(0.1, DEFAULTS, enough=0.06)
-    )
 
 
 def test_some_risk_always_stays() -> None:
@@ -48,14 +36,6 @@ def test_a_test_that_adds_nothing_is_left_out() -> None:
     chosen = select(1.0, both, probes=(Probe("long", 9.0), Probe("short", 1.0)))
     assert [probe.name for probe in chosen.probes] == ["short"]
     assert chosen.after == 0
-
-
-def test_experience_outvotes_the_defaults() -> None:
-    """Disks that failed here, again and again, and no processor ever."""
-    found = [Defect(Suspicion.STORAGE, frozenset({"storage"}))] * 200
-    assert names(0.3, learnt([]))[0] == "compute"
-    assert names(0.3, learnt(found))[0] == "storage"
-    assert select(0.3, learnt([])).after == pytest.approx(select(0.3, DEFAULTS).after)
 
 
 def cheapest(risk: float, defects: list[Defect], probes: list[Probe], enough: float) -> float | None:

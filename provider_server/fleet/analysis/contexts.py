@@ -6,8 +6,6 @@
 - Numbers are stable: a refit's groups take over earlier numbers so that as many nodes as possible keep theirs, and only
   where most of the smaller of both groups is in the other. After a split the larger part keeps the number. A number is
   never used again. The order of nodes and columns does not matter; equal inputs give equal maps.
-- New hardware joins the most similar context (`nearest`). Each feature that differs adds the share of failures that it
-  explained to the distance.
 
 Not promised: contexts that differ only in features that do not predict failures; intervals that account for the use of
 the same failures to select features and to form groups.
@@ -35,7 +33,6 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from crypto.errors import PharoahError
-from federation.protocol.life_table import Floats
 from provider_server.fleet.analysis.measured import told_by_measures
 from provider_server.fleet.analysis.partition import MOST, Feature, Fleet, Group, rates, told_by_failures, told_by_look
 from provider_server.fleet.analysis.selection import LEAST_FAILURES, NodeTable, Selected
@@ -226,44 +223,3 @@ def _shortened(levels: list[str], fleet_levels: set[str]) -> list[str]:
     if len(levels) <= LEVELS_SHOWN:
         return levels
     return [*levels[: LEVELS_SHOWN - 1], f"{len(levels) - LEVELS_SHOWN + 1} others"]
-
-
-# ---- new hardware --------------------------------------------------------------------------------------------------
-
-
-def nearest(table: NodeTable, found: ContextMap) -> dict[str, tuple[int, float]]:
-    """For nodes that are not in the map, the context that they resemble most and the distance, from 0 to 1.
-
-    0: in every feature as some node of it. 1: in none, and numbers are more than a standard deviation off. What is
-    unknown fits where it is unknown of others too. Among equals, the context with most nodes.
-    """
-    new = np.array([place for place in range(len(table.nodes)) if found.of(table.nodes[place]) is None], np.intp)
-    far = _distances(table.at(new), found)
-    order = sorted(range(len(found.contexts)), key=lambda place: -len(found.contexts[place].nodes))
-    best = np.array(order)[np.argmin(far[:, order].round(12), axis=1)]
-    numbers = [found.contexts[place].number for place in best]
-    pairs = zip(numbers, far[np.arange(len(new)), best].tolist(), strict=True)
-    return dict(zip((table.nodes[place] for place in new), pairs, strict=True))
-
-
-def _distances(table: NodeTable, found: ContextMap) -> Floats:
-    """From each node to each context (nodes, contexts)."""
-    total = np.zeros((len(table.nodes), len(found.contexts)))
-    for place, (name, weight, spread) in enumerate(zip(found.features, found.weights, found.spreads, strict=True)):
-        for column, look in enumerate(of_context[place] for of_context in found.looks):
-            if name in table.numbers:
-                total[:, column] += weight * _off(table.numbers[name], look, spread)
-            else:
-                values = table.categories.get(name, (UNKNOWN,) * len(table.nodes))
-                total[:, column] += weight * ~np.isin(np.array(values), look.levels)
-    return total
-
-
-def _off(values: Floats, look: Look, spread: float) -> Floats:
-    """How far each value lies outside of the context's range, in standard deviations, 1 at most."""
-    unknown = 0.0 if UNKNOWN in look.levels else 1.0
-    if look.low is None or look.high is None:
-        return np.where(np.isfinite(values), 1.0, unknown)
-    outside = np.maximum(np.maximum(look.low - values, values - look.high), 0.0)
-    off = np.minimum(outside / max(spread, 1e-12), 1.0)
-    return np.where(np.isfinite(values), off, unknown)

@@ -82,7 +82,6 @@ logger = logging.getLogger(__name__)
 
 At = Path | str  # where a SuperLink is in plain HTTP: its Unix socket, or host:port
 
-LOOPBACK = "127.0.0.1"
 OPERATOR = ConnectionLimits(strangers=1024, of_one_address=1024, begin_s=60.0)
 ANSWER_S = 30.0
 BEAT_S = 10.0  # Flower gives a task up that is not heard of for a minute

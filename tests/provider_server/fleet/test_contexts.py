@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import ArrayLike
 
 from federation.protocol.life_table import Floats
-from provider_server.fleet.analysis.contexts import ContextMap, find_contexts, nearest
+from provider_server.fleet.analysis.contexts import ContextMap, find_contexts
 from provider_server.fleet.analysis.partition import Fleet, told_by_failures
 from provider_server.fleet.analysis.selection import NodeTable, Selected, select
 from tests.support.planted_contexts import TITAN, Planted, agreement, everything, lived_on, plant, shuffled, titan_lives
@@ -317,28 +317,6 @@ def test_descriptions_say_what_tells_a_context_from_others() -> None:
         "driver 535.104.05, temperature 63.42–64 °C: 20 nodes",
         "driver 550.x: 80 nodes",
     ]
-
-
-# ---- new hardware --------------------------------------------------------------------------------------------------
-
-
-def test_new_hardware_joins_the_nearest_context_with_a_wider_interval() -> None:
-    rng = np.random.default_rng(0)
-    heat = np.concatenate([rng.normal(60.0, 1.0, 100), rng.normal(75.0, 1.0, 100)])
-    table = fleet_of({"model": ["A"] * 100 + ["B"] * 100}, [1.0] * 100 + [4.0] * 100, {"temperature": heat})
-    found = contexts(table, [Selected("model", 75.0, 0.01, 4.0), Selected("temperature", 25.0, 0.01, 4.0)])
-    cool, hot = found.of(table.nodes[0]), found.of(table.nodes[-1])
-    assert cool is not None
-    new = fleet_of(
-        {"model": ["A", "A", "X", "B", ""]},
-        [0.0] * 5,
-        {"temperature": np.array([60.0, 75.0, 75.0, np.nan, 60.0])},
-        ["same", "warmer", "other model", "silent", table.nodes[0]],
-    )
-    joined = nearest(new, found)
-    assert "n0000" not in joined
-    assert [joined[name][0] for name in new.nodes[:4]] == [cool, cool, hot, hot]
-    assert [joined[name][1] for name in new.nodes[:4]] == pytest.approx([0.0, 0.25, 0.75, 0.25])
 
 
 # ---- real failures -------------------------------------------------------------------------------------------------

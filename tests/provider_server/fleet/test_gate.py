@@ -15,7 +15,7 @@ from provider_server.fleet.release import Release
 from simulation.judge.side_by_side import learn_all
 from simulation.run.engines import Processes
 from tests.support.changing import replace
-from tests.support.federations import WEEKS, Grounds, begin, fail, hold
+from tests.support.federations import WEEKS, Grounds
 
 History = tuple[list[Release], list[Lease]]
 
@@ -24,12 +24,7 @@ History = tuple[list[Release], list[Lease]]
 def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
     """Two weeks' releases, and the provider's leases."""
     root = tmp_path_factory.mktemp("gate")
-    with Grounds.founded(root, 4).opened(root) as federation:
-        for number in range(4):
-            begin(federation, number)
-            fail(federation, number)
-        for window in WEEKS[:2]:
-            hold(federation, window)
+    with Grounds.of_failures(root, 4, released=2).opened(root) as federation:
         yield federation.provider.store.releases(), federation.provider.store.leases(0, WEEKS[1][1])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from federation.protocol.life_table import Floats
-from provider_server.fleet.analysis.contexts import find_contexts, nearest
+from provider_server.fleet.analysis.contexts import find_contexts
 from provider_server.fleet.analysis.measured import STEP_SPREAD, STEP_TIME
 from provider_server.fleet.analysis.selection import NodeTable, Selected
 from provider_server.fleet.learning.benchmark_jobs import BadBenchmarks, BenchmarkJob, Pace, parse
@@ -61,12 +61,10 @@ def test_where_no_hardware_is_slow_nothing_is_split(nodes: int, noise: float) ->
     assert [agreement(Condition(nodes, 2, noise, 0.0, "rack"), seed)[1] for seed in UNSEEN] == [1, 1]
 
 
-def test_a_context_says_what_tells_it_apart_and_new_nodes_join_by_it() -> None:
+def test_a_context_says_what_tells_it_apart() -> None:
     found, table, slow = groups_of(Condition(400, 2, 0.02, 0.15, "driver"), UNSEEN[0])
     slowest = table.categories["driver"][int(np.flatnonzero(slow)[0])]
     assert [one.description for one in found.contexts if f"driver {slowest}:" in one.description]
-    new = replace(table.at(np.flatnonzero(slow)[:1]), nodes=("new",))
-    assert nearest(new, found)["new"][0] == found.of(table.nodes[int(np.flatnonzero(slow)[0])])
 
 
 def test_groups_by_failures_are_split_by_speed_and_never_joined_nor_weighed_less() -> None:

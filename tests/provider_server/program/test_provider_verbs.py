@@ -24,7 +24,7 @@ from federation.protocol.invitation import accept
 from provider_server.program.cli import RENAMED
 from provider_server.rounds.settings import ProviderSettings
 from tests.support import schemas
-from tests.support.federations import WEEKS, Grounds, begin, fail, hold
+from tests.support.federations import Grounds
 
 CLI = {"provider": provider_server.program.cli.app, "tenant": tenant_client.program.cli.app, "trustee": trustee.cli.app}
 LINE = {"lease": "0a" * 16, "nodes": 2, "start_h": 1.0, "end_h": 30.0, "context": "rack 1", "level": 1}
@@ -333,12 +333,7 @@ def test_half_a_window_is_refused(home: Path) -> None:
 def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a provider that held two weeks."""
     root = tmp_path_factory.mktemp("held")
-    with Grounds.founded(root, 4).opened(root) as federation:
-        for number in range(4):
-            begin(federation, number)
-            fail(federation, number)
-        for window in WEEKS[:2]:
-            hold(federation, window)
+    Grounds.of_failures(root, 4, released=2)
     return root / "provider"
 
 

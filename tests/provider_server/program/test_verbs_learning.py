@@ -26,7 +26,7 @@ from provider_server.rounds.settings import Names
 from provider_server.rounds.store.store import Store
 from tests.support import calling, schemas
 from tests.support.changing import replace
-from tests.support.federations import CONTEXT, WEEKS, Grounds, begin, fail, hold, lease_id
+from tests.support.federations import CONTEXT, WEEKS, Grounds, lease_id
 
 START, HOURS, STEP_S = 480_000, 72, 600
 NODES = 40
@@ -159,13 +159,7 @@ def test_without_telemetry_it_is_said_what_to_name(tmp_path: Path) -> None:
 def held(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a provider that held two weeks."""
     root = tmp_path_factory.mktemp("held")
-    grounds = Grounds.founded(root, 4)
-    with grounds.opened(root) as federation:
-        for number in range(4):
-            begin(federation, number)
-            fail(federation, number)
-        for window in WEEKS[:2]:
-            hold(federation, window)
+    Grounds.of_failures(root, 4, released=2)
     (root / "provider" / "provider.toml").touch()
     return root / "provider"
 

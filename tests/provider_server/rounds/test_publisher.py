@@ -20,7 +20,7 @@ from provider_server.rounds.publisher import Publisher
 from provider_server.rounds.week import publish
 from simulation.run.federation import Federation
 from tests.support.changing import replace
-from tests.support.federations import WEEKS, Grounds, begin, fail, hold
+from tests.support.federations import WEEKS, Grounds
 from tests.support.pairs import pair
 
 TENANTS = 4
@@ -41,14 +41,7 @@ class Counting:
 def held(tmp_path_factory: pytest.TempPathFactory) -> tuple[Grounds, Path]:
     """Three weeks were released, and nothing is published that holds findings."""
     root = tmp_path_factory.mktemp("held")
-    grounds = Grounds.founded(root, TENANTS)
-    with grounds.opened(root) as federation:
-        for number in range(TENANTS):
-            begin(federation, number)
-            fail(federation, number)
-        for window in WEEKS:
-            hold(federation, window)
-    return grounds, root
+    return Grounds.of_failures(root, TENANTS, released=len(WEEKS)), root
 
 
 @pytest.fixture

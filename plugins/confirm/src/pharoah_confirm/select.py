@@ -6,22 +6,19 @@ would have found, so what is left after tests B is
 
     p × (weight of defects that no test in B finds) / (weight of all defects)
 
-Tests are added greedily until that is below `enough`; none is run where p is below it already. Defects are those that
-tests found before (`learnt`), on top of `DEFAULTS`, which count as much as `DEFAULT_WEIGHT` of them. Two changes to
-the published rule: defects have weights, by how likely a hint's suspicion makes their kind; and some defects are found
-by no test, so that passing them all never brings the risk to nothing.
+Tests are added greedily until that is below `enough`; none is run where p is below it already. Two changes to the
+published rule: defects have weights, by how often they come (`DEFAULTS`); and some defects are found by no test, so
+that passing them all never brings the risk to nothing. A hint that suspects a kind of hardware selects its test itself.
 
 Greedy is not optimal: on small random instances it took 1.10 times the minutes of the best choice, at worst 1.55.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from federation.protocol.service_messages import Suspicion
 
 ENOUGH = 0.01
-HINT_WEIGHT = 12.0
-DEFAULT_WEIGHT = 20.0
 
 
 @dataclass(frozen=True)
@@ -74,7 +71,7 @@ PROBES = (
 )
 
 # Shares of defects by kind, in the order of infrastructure failures in published counts (the GPU and its memory first,
-# then network, host and storage), and which tests find them. They are assumptions, to be outvoted by `learnt`.
+# then network, host and storage), and which tests find them. They are assumptions.
 DEFAULTS = (
     Defect(Suspicion.COMPUTE, frozenset({"compute"}), 0.20),
     Defect(Suspicion.COMPUTE, frozenset({"compute", "interconnect"}), 0.04),
@@ -90,23 +87,11 @@ DEFAULTS = (
 )
 
 
-def learnt(found: Iterable[Defect], defaults: Sequence[Defect] = DEFAULTS) -> tuple[Defect, ...]:
-    """Defects that were found before, and the defaults with the weight of `DEFAULT_WEIGHT` of them."""
-    share = DEFAULT_WEIGHT / sum(defect.weight for defect in defaults)
-    return *found, *(Defect(one.kind, one.found_by, one.weight * share) for one in defaults)
-
-
-def hinted(suspicion: Suspicion) -> Mapping[Suspicion, float]:
-    """Prior odds after a hint: its kind is `HINT_WEIGHT` times likelier than before, others as they were."""
-    return {} if suspicion is Suspicion.UNCLEAR else {suspicion: HINT_WEIGHT}
-
-
 def select(
     risk: float,
     defects: Sequence[Defect],
     *,
     probes: Sequence[Probe] = PROBES,
-    odds: Mapping[Suspicion, float] | None = None,
     enough: float = ENOUGH,
 ) -> Selection:
     """The tests to run where `risk` is the probability of a failure; none where it is below `enough`.
@@ -115,16 +100,15 @@ def select(
     """
     if not 0 <= risk <= 1:
         raise ValueError("a risk must lie in [0, 1]")
-    left_over = [(one, one.weight * (odds or {}).get(one.kind, 1.0)) for one in defects]
-    total = sum(weight for _, weight in left_over)
+    left_over, total = list(defects), sum(one.weight for one in defects)
     chosen: list[Probe] = []
     left: list[float] = []
     while probes and (left[-1] if left else risk) >= enough:
-        gains = {probe: sum(weight for one, weight in left_over if probe.name in one.found_by) for probe in probes}
+        gains = {probe: sum(one.weight for one in left_over if probe.name in one.found_by) for probe in probes}
         best = max(gains, key=lambda probe: gains[probe] / probe.minutes)
         if gains[best] <= 0:
             break
-        left_over = [(one, weight) for one, weight in left_over if best.name not in one.found_by]
+        left_over = [one for one in left_over if best.name not in one.found_by]
         chosen.append(best)
-        left.append(risk * sum(weight for _, weight in left_over) / total)
+        left.append(risk * sum(one.weight for one in left_over) / total)
     return Selection(tuple(chosen), risk, tuple(left))

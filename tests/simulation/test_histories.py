@@ -1,9 +1,8 @@
-"""The benchmark of checks with own history: what tenants of a cloud know, and that the benchmark runs."""
+"""What tenants of a cloud know themselves, and what it tells one that is alone."""
 
 from functools import cache
 
 import numpy as np
-import pytest
 
 from federation.protocol.bundle import Bundle
 from federation.protocol.causes import CAUSES, Domain
@@ -15,7 +14,6 @@ from simulation.cloud.cloud import build_cloud
 from simulation.cloud.scenario import load
 from simulation.judge.histories import Histories, alone
 from simulation.judge.user_loop import Trial
-from simulation.studies.check_history import Precision, summary
 from simulation.studies.impact import trial_of
 from tenant_client.doctor.records.own_leases import OwnLease
 
@@ -45,11 +43,3 @@ def test_who_is_alone_sees_what_fails_more_often_than_the_rest_of_its_own() -> N
     fails, holds = (OwnLease(one, 10, 0.0, 100.0, count) for one, count in zip(labels, (40, 1), strict=True))
     joined = alone(bundle)([fails, *[holds] * 39]).bundle
     assert [check(joined, one).verdict for one in labels] == [CheckVerdict.MISMATCH, CheckVerdict.OK]
-
-
-def test_a_row_is_the_mean_of_its_clouds() -> None:
-    found = [Precision(13, 0.2, 0.4, 0.6), Precision(26, 0.1, 0.1, 0.1), Precision(13, 0.4, 0.6, 0.8)]
-    first, second = summary(found).rows
-    assert (first.weeks, first.seeds) == (13, 2)
-    assert (first.own, first.bundle, first.both) == pytest.approx((0.3, 0.5, 0.7))
-    assert second.seeds == 1
