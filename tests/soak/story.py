@@ -11,12 +11,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from tests import needs
-from tests.soak.federation import SETTLE_S, Soaked
+from tests.soak.federation import Soaked
 from tests.support import postgres
 from tests.support.versions import Installed
 
 Story = Iterator[None]
 HOURS = 3600
+WAITED_S = 60.0  # a round has been tried, and its provider has looked at its nodes after it
 LOOKED_S = 20.0  # the provider looks at what the next round lacks every fifteen seconds
 RENEWED_IN_WEEK = 27  # two weeks before certificates of CERTIFICATE_DAYS end
 WAITING = ("PharoahRoundWaiting", "PharoahReleaseOverdue")
@@ -62,6 +63,7 @@ class Book:
 
     def _told(self) -> list[Chapter]:
         week = Chapter
+        few = ("PharoahFewNodes",)  # it takes their time for wrong
         away = ("PharoahTrusteeAway", "PharoahRoundWaiting", "PharoahReleaseOverdue")
         more = ("PharoahRoundLacking", "PharoahTrusteeAway", *AWAY)
         return [
@@ -74,7 +76,7 @@ class Book:
             week("the provider's disk is full", full("provider"), may=more, needs_disk="provider"),
             week("a trustee's disk is full", full("trustee-2"), may=more, needs_disk="trustee-2"),
             week("a tenant's clock is two days ahead", odd_clock("tenant-5", 48 * HOURS), may=WAITING),
-            week("the provider's clock is an hour ahead, and steps back", odd_clock("provider", HOURS), may=AWAY),
+            week("the provider's clock is an hour ahead, and steps back", odd_clock("provider", HOURS), few, AWAY),
             week("a trustee's clock is a day behind", odd_clock("trustee-2", -24 * HOURS), may=WAITING),
             week("a trustee is lost, and replaced", successor, may=("PharoahTrusteeAway", *WAITING)),
             week("a trustee is upgraded", upgraded(self.later, "trustee-2"), may=WAITING),
@@ -132,7 +134,7 @@ def trustee_away(soaked: Soaked) -> Story:
     """A trustee that masks: the round waits for it."""
     soaked.kill("trustee-3")
     yield
-    soaked.live(SETTLE_S)
+    soaked.live(WAITED_S)
     soaked.days(4)
     soaked.start("trustee-3")
 
@@ -151,7 +153,7 @@ def full(name: str) -> Callable[[Soaked], Story]:
     def tell(soaked: Soaked) -> Story:
         with soaked.full(name):
             yield
-            soaked.live(15.0)
+            soaked.live(WAITED_S)
             soaked.days(1)
 
     return tell

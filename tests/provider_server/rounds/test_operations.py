@@ -23,7 +23,7 @@ from flwr.serverapp import ServerApp
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from crypto.errors import AlreadyAnswered, CohortTooSmall, PlanRefused, Refusal, Unreachable
+from crypto.errors import AlreadyAnswered, CohortTooSmall, PharoahError, PlanRefused, Refusal, Unreachable
 from crypto.roots import root_of
 from crypto.signing import SigningKey
 from federation.base.catalogue_file import write_catalogue
@@ -43,7 +43,7 @@ from provider_server.rounds.looking import refusals
 from provider_server.rounds.network.connections import DEFAULT_LIMITS
 from provider_server.rounds.network.listeners import Listener, private_socket
 from provider_server.rounds.network.superlink import RegisteredNode, RunFailed, SuperLink, UnusableNodeKey
-from provider_server.rounds.planning import NothingToCount
+from provider_server.rounds.planning import MaskKeysServed, NothingToCount
 from provider_server.rounds.provider import WeekHeld
 from provider_server.rounds.readiness import Known
 from provider_server.rounds.schedule import BadWindow, Window
@@ -86,6 +86,7 @@ class LocalLink:
     runs: int = 0
     is_broken: bool = False
     named: bool = False
+    error: PharoahError | None = None  # of a run, before it asks anybody
 
     def register(self, key: str) -> int:
         if not key.startswith("ecdsa-sha2-nistp384 "):
@@ -103,6 +104,8 @@ class LocalLink:
 
     def run(self, app: ServerApp) -> None:
         self.runs += 1
+        if self.error:
+            raise self.error
         own: dict[int, Answerer] = {number: one.answer for number, one in enumerate(self.federation.tenants)}
         apps = {number: client_app(answer) for number, answer in (own | self.answers).items()}
         LocalGrid(apps, silent=self.silent).start(app)
@@ -370,6 +373,19 @@ def test_a_trustee_that_is_away_delays_a_round_and_shows_in_its_metric(running: 
     running.last.error = None
     assert rounds.step()
     assert running.value("pharoah_trustee_up", trustee="5") == 1
+    assert running.value("pharoah_rounds_total", outcome="released") == 1
+
+
+@pytest.mark.parametrize("error", [RunFailed("Flower does not answer"), MaskKeysServed("keys of another epoch")])
+def test_a_round_that_nothing_opened_waits_and_is_not_refused(running: Running, error: PharoahError) -> None:
+    running.link.error = error
+    rounds = running.rounds()
+    assert not rounds.step()
+    assert running.value("pharoah_round_waiting") == 1
+    assert running.value("pharoah_rounds_total", outcome="refused") is None
+    running.link.error = None
+    assert rounds.step()
+    assert running.value("pharoah_round_waiting") == 0
     assert running.value("pharoah_rounds_total", outcome="released") == 1
 
 
