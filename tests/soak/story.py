@@ -64,7 +64,7 @@ class Book:
     def _told(self) -> list[Chapter]:
         week = Chapter
         few = ("PharoahFewNodes",)  # it takes their time for wrong
-        away = ("PharoahTrusteeAway", "PharoahRoundWaiting", "PharoahReleaseOverdue")
+        away = ("PharoahTrusteeAway", "PharoahRoundWaiting", "PharoahRoundLacking", "PharoahReleaseOverdue")
         more = ("PharoahRoundLacking", "PharoahTrusteeAway", *AWAY)
         return [
             week("the provider is killed during the round", self._kill_provider, may=AWAY),

@@ -264,7 +264,8 @@ class Rounds:
         last = max((end for end in (held, skipped) if end is not None and end <= now_hour), default=None)
         settle_hours = self._settings.rounds.settle_hours
         next_window = self._provider.window_at(self._founded_hour if last is None else last)
-        self._metrics.release_due_hour.set(next_window[1] + settle_hours)
+        round_ = self._provider.unfinished()
+        self._metrics.release_due_hour.set((round_.plan.end_hour if round_ else next_window[1]) + settle_hours)
         return due(last, self._founded_hour, now_hour, settle_hours, self._provider.window_at)
 
     def _catch_up(self) -> bool:

@@ -370,10 +370,14 @@ def test_a_trustee_that_is_away_delays_a_round_and_shows_in_its_metric(running: 
     assert running.value("pharoah_trustee_up", trustee="5") == 0
     assert running.value("pharoah_trustee_up", trustee="4") == 1
     assert running.value("pharoah_round_waiting") == 1
+    assert not rounds.step()
+    assert running.value("pharoah_release_due_hour") == 168 + 24  # the open round's, until it is released
     running.last.error = None
     assert rounds.step()
     assert running.value("pharoah_trustee_up", trustee="5") == 1
     assert running.value("pharoah_rounds_total", outcome="released") == 1
+    rounds.step()
+    assert running.value("pharoah_release_due_hour") == 336 + 24
 
 
 @pytest.mark.parametrize("error", [RunFailed("Flower does not answer"), MaskKeysServed("keys of another epoch")])
