@@ -63,9 +63,10 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> list[Installed]:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Iterator[Places]:
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     """A federation founded by this version, with jobs in each week."""
-    places = Places(tmp_path / "federation", TENANTS, TRUSTEES)
+    # A path of a socket has room for 107 bytes.
+    places = Places(tmp_path_factory.mktemp("homes") / "of", TENANTS, TRUSTEES)
     places.root.mkdir()
     with founded(places):
         happen(places, *(FIRST + week * HOURS_PER_WEEK for week in range(WEEKS)))

@@ -51,6 +51,7 @@ PASSED = frozenset(
 )
 SMALL_BODY = 1 << 20
 STRANGERS_BODY = 1 << 12
+LONGEST_PATH = 107  # bytes, of a Unix socket
 START_S = 30.0
 KEEP_ALIVE_S = 30  # longer than an idle node's poll: one TLS handshake per node, not per poll
 
@@ -156,8 +157,11 @@ async def _refuse(send: Send, status: int) -> None:
 def private_socket(path: Path) -> socket.socket:
     """A listening Unix socket that no other account can connect to; CannotListen while another process listens there.
 
-    What a killed process left behind is replaced.
+    What a killed process left behind is replaced. CannotListen, too, where its path is longer than Unix allows.
     """
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        what = f"no Unix socket has a path of more than {LONGEST_PATH} bytes: {path}"
+        raise CannotListen(what, hint="choose a home with a shorter path")
     _remove_left_socket(path)
     listening = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)  # the file is never wider than 0600, not even between bind and a chmod

@@ -72,7 +72,6 @@ def test_promtool_takes_the_rules_and_would_not_take_others(tmp_path: Path) -> N
     promtool("check", "rules", broken, status=1)
 
 
-@pytest.mark.nightly
 def test_rules_fire_when_they_must_and_not_before(tmp_path: Path) -> None:
     assert "SUCCESS" in promtool("test", "rules", TESTS)
     shutil.copy(TESTS, tmp_path)

@@ -47,7 +47,14 @@ from federation.protocol.queries import ROUND_BUNDLE_SHA256, Query
 from federation.transport.flower_wire import CONTROL, FLEET, PROTOBUF, SignedTime, call
 from provider_server.rounds.network.flower_app import server_app
 from provider_server.rounds.network.grid_tenants import RETURN_S, GridTenants, Silence, Why
-from provider_server.rounds.network.listeners import PASSED, PUSH_OBJECT, SMALL_BODY, STRANGERS_BODY, CannotListen
+from provider_server.rounds.network.listeners import (
+    PASSED,
+    PUSH_OBJECT,
+    SMALL_BODY,
+    STRANGERS_BODY,
+    CannotListen,
+    private_socket,
+)
 from provider_server.rounds.network.superlink import (
     RunFailed,
     SuperLink,
@@ -720,3 +727,11 @@ def test_a_provider_calls_nobody_and_starts_nothing_whatever_the_environment_say
     assert done.stdout.split("\n") == ["ran", ""]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state"]
     assert (tmp_path / "state").stat().st_mode & 0o077 == 0
+
+
+def test_a_path_that_is_too_long_for_a_socket_is_named_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / ("a home with a long name " * 5) / "control.sock"
+    with pytest.raises(CannotListen, match="no Unix socket has a path of more than 107 bytes") as refusal:
+        private_socket(path)
+    assert str(path) in refusal.value.what
+    assert refusal.value.hint == "choose a home with a shorter path"
