@@ -258,13 +258,19 @@ JSON: dict[str, Any] = {
     "pharoah-sim study check": check_study.CheckFigures,
     "pharoah-sim study impact": dict[str, dict[str, impact.Range | None]],
 }
+_SEVERAL: Any = tuple
+INVENTORY = msgspec.defstruct(
+    "Inventory",
+    [(kind, _SEVERAL[thing, ...], ()) for kind, thing in inventory.KINDS.items()],
+    forbid_unknown_fields=True,
+)
 # Files that people write: the types that read them, and the sample that describes their keys.
 SCHEMAS: dict[str, tuple[list[Any], Path | None]] = {
     "provider": (SETTINGS["provider.toml"], homes.SAMPLE),
     "tenant": ([TenantSettings], SAMPLE),
     "trustee": ([TrusteeSettings], trustee.home.SAMPLE),
     "policy": ([Policy], POLICY),
-    "inventory": ([inventory.File], None),
+    "inventory": ([INVENTORY], None),
     "recipe": ([fleet_recipe.File], None),
 }
 WRITTEN = "Written by `make reference` from the code; do not edit.\n"

@@ -16,8 +16,10 @@ The directory has mode 0700 and each file 0600. Files are never overwritten, exc
 it. A mask key is erased soon after its epoch in any case.
 """
 
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, closing
+import fcntl
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -140,8 +142,10 @@ def keep_next(home: Path, share: KeyShare, committee: Committee) -> Path:
     if not (home / SHARE).exists():
         keep(home, share, committee)
         return home / COMMITTEE
-    replace_secret(home / NEXT_SHARE, encode(KeptShare.of(share)))
-    replace_secret(home / NEXT_COMMITTEE, encode(committee))
+    with _alone(home):
+        _settle_pinned(home)  # what came into force since the handovers were read
+        replace_secret(home / NEXT_SHARE, encode(KeptShare.of(share)))
+        replace_secret(home / NEXT_COMMITTEE, encode(committee))
     return home / NEXT_COMMITTEE
 
 
@@ -166,6 +170,23 @@ def erase_spent(home: Path, trustee: Trustee) -> None:
 
 def settle(home: Path, directory: Directory) -> None:
     """Puts the result of a handover in force, and erases the share before it, once `directory` shows it."""
+    if (home / NEXT_COMMITTEE).exists():
+        with _alone(home):
+            _settle(home, directory)
+
+
+def settle_pinned(home: Path) -> None:
+    """The same by the directory that is pinned, before any program reads the home's share, committee or mask key.
+
+    A server learns of a new directory, writes it, and settles later or is killed; a handover that is taken meanwhile
+    would put its files over those that are in force.
+    """
+    if (home / NEXT_COMMITTEE).exists():
+        with _alone(home):
+            _settle_pinned(home)
+
+
+def _settle(home: Path, directory: Directory) -> None:
     if not (home / NEXT_COMMITTEE).exists():
         return
     committee = decode(Committee, read(home / NEXT_COMMITTEE))
@@ -177,16 +198,21 @@ def settle(home: Path, directory: Directory) -> None:
     (home / NEXT_COMMITTEE).replace(home / COMMITTEE)
 
 
-def settle_pinned(home: Path) -> None:
-    """The same by the directory that is pinned, before any program reads the home's share, committee or mask key.
+def _settle_pinned(home: Path) -> None:
+    if (home / NEXT_COMMITTEE).exists() and (home / MEMORY).exists():
+        with closing(Connection(str(home / MEMORY))) as memory:
+            _settle(home, pinned(memory).directory)
 
-    A server learns of a new directory, writes it, and settles later or is killed; a handover that is taken meanwhile
-    would put its files over those that are in force.
-    """
-    if not (home / NEXT_COMMITTEE).exists() or not (home / MEMORY).exists():
-        return
-    with closing(Connection(str(home / MEMORY))) as memory:
-        settle(home, pinned(memory).directory)
+
+@contextmanager
+def _alone(home: Path) -> Iterator[None]:
+    """Within it no other program or thread moves the home's shares: a server settles while its owner runs verbs."""
+    folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _renew_masks(home: Path, committee: Committee) -> None:

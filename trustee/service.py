@@ -1,5 +1,6 @@
 """Runs a trustee: opens its home and serves it until stopped."""
 
+import math
 import os
 import threading
 import time
@@ -35,10 +36,12 @@ def serve(home: Path, settings: TrusteeSettings, stop: threading.Event) -> None:
                 f"[trustee] listen: {error}", hint="check that no other program uses this port"
             ) from error
         with server, announced(trustee.rounds):
-            warn_next_s = 0.0
-            while not stop.wait(SETTLE_EVERY_S):
+            warn_next_s = -math.inf
+            while True:
                 trustee_home.settle(home, trustee.chain.directory)
                 trustee_home.erase_spent(home, trustee)
                 if time.monotonic() >= warn_next_s:
                     warn_of_end(certificate, datetime.now(UTC))
                     warn_next_s = time.monotonic() + WARN_EVERY_S
+                if stop.wait(SETTLE_EVERY_S):
+                    break

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from federation.base.clock import date
 from federation.protocol.plan import HOURS_PER_WEEK
+from tests import needs
 from tests.soak.alerts import HELD, Fired, firing
 from tests.soak.federation import SETTLE_S, Soaked
 from tests.soak.readings import by_role, slope
@@ -19,6 +20,7 @@ from tests.support.versions import installed
 
 ROOT = Path(__file__).resolve().parents[2]
 TENANTS = 20
+PROGRAMS = ("cc", "postgres", "prometheus", "promtool")
 HELD_S = 86_400 * int(HELD[:-1])
 CERTIFICATE = "PharoahCertificateEnds"
 
@@ -52,6 +54,9 @@ def main() -> int:
     asking.add_argument("--tenants", type=int, default=TENANTS)
     asking.add_argument("--out", type=Path, default=ROOT / "out/soak")
     asked = asking.parse_args()
+    lacking = sorted({needs.DEBIAN[name] for name in PROGRAMS if needs.find(name) is None})
+    if lacking:
+        asking.error(f"needs what these packages of Debian add: {', '.join(lacking)}")
     asked.out.mkdir(parents=True, exist_ok=True)
     began_s = time.monotonic()
     with ExitStack() as stack:

@@ -191,7 +191,7 @@ def successor(soaked: Soaked) -> Story:
     soaked.trustees = [*staying, new]
     committee = root / "committee-before"
     shutil.copyfile(root / staying[0] / "committee", committee)
-    _hand_over(soaked, staying, staying, {new: ("--committee", str(committee))})
+    _hand_over(soaked, staying, {new: ("--committee", str(committee))})
     soaked.call("provider", "tenants enrol", "--out", root / "invitation-after")
     soaked.call(new, "join", root / "invitation-after")
     del soaked.programs[lost]
@@ -217,7 +217,7 @@ def renewal_late(soaked: Soaked) -> Story:
 def _renew_mask_keys(soaked: Soaked) -> None:
     for name in soaked.trustees:
         soaked.call(name, "keys renew-mask-key")
-    _hand_over(soaked, soaked.trustees, soaked.trustees, {})
+    _hand_over(soaked, soaked.trustees, {})
 
 
 def certificates(soaked: Soaked) -> Story:
@@ -228,7 +228,7 @@ def certificates(soaked: Soaked) -> Story:
     yield
 
 
-def _hand_over(soaked: Soaked, giving: list[str], running: list[str], taking: dict[str, tuple[str, ...]]) -> None:
+def _hand_over(soaked: Soaked, giving: list[str], taking: dict[str, tuple[str, ...]]) -> None:
     """Those who give deal their shares anew for all seats; all take, and the provider reseats."""
     root = soaked.places.root
     cards = [str(root / name / "trustee.card") for name in soaked.trustees]
@@ -237,7 +237,7 @@ def _hand_over(soaked: Soaked, giving: list[str], running: list[str], taking: di
         soaked.call(name, "handover give", "--out", handover, *cards)
     for name in soaked.trustees:
         soaked.call(name, "handover take", *taking.get(name, ()), *cards, *handovers)
-    soaked.restart(*running)
+    soaked.restart(*giving)
     soaked.call("provider", "trustees reseat", "--committee", root / giving[0] / "next.committee", *handovers)
 
 

@@ -2,12 +2,14 @@
 
 import json
 import os
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
@@ -20,7 +22,7 @@ from crypto.ristretto import Scalar, mul_base
 from crypto.signing import SigningKey, reopened
 from crypto.threshold import KeyShare, TrusteeFault
 from federation.protocol.ceremony import CeremonyRefused, Committee, KeptShare, committee, deal, own_share
-from federation.protocol.directory import Chain, Fork, next_entry, reseating
+from federation.protocol.directory import Chain, Directory, Fork, next_entry, reseating
 from federation.protocol.enrolment import SealingKey, TrusteeCard, card_list, open_trustee_card
 from federation.protocol.plan import HOURS_PER_WEEK, MaskTrustee
 from federation.protocol.round_messages import DirectoryUpdate, UnmaskRequest
@@ -35,6 +37,8 @@ from tests.support.changing import replace
 from tests.support.factories import a_descriptor, a_plan
 from trustee import home as trustee_home
 from trustee.cli import app
+from trustee.service import serve
+from trustee.settings import TrusteeSettings, TrusteeTable
 from trustee.trustee import Trustee, TrusteeLimits
 
 T, N = 3, 5
@@ -573,6 +577,34 @@ def test_a_second_handover_does_not_touch_the_first_that_is_in_force_and_not_set
     second = handed_over()
     with closing(trustee_home.open_trustee(home, os.urandom, TrusteeLimits())) as again:
         assert encode(KeptShare.of(again._share)) == second != first
+
+
+def test_one_program_at_a_time_moves_the_shares_of_a_home(files: Files) -> None:
+    """A server settles while its owner's verbs do; between two renames nobody else may begin."""
+    home, cards = files.home(1), [files.home(number) / "trustee.card" for number in range(N)]
+    handovers = files.hand_over((0, 1, 2), cards)
+    called(app, "handover", "take", *cards, *handovers, "--home", home)
+    upcoming = decode(Committee, (home / "next.committee").read_bytes())
+    directory = cast(Directory, SimpleNamespace(trustees=upcoming.trustees))
+    with trustee_home._alone(home):
+        settling = threading.Thread(target=trustee_home.settle, args=(home, directory))
+        settling.start()
+        settling.join(0.2)
+        assert (home / "next.committee").exists()
+    settling.join()
+    assert not (home / "next.committee").exists()
+    assert trustee_home.kept_committee(home) == upcoming
+
+
+@pytest.mark.parametrize(("days", "warned"), [(10, True), (300, False)])
+def test_a_server_warns_of_its_certificates_end_as_it_starts(
+    files: Files, caplog: pytest.LogCaptureFixture, days: int, *, warned: bool
+) -> None:
+    home, stop = files.home(0), threading.Event()
+    called(app, "keys", "renew-certificate", "--home", home, "--days", days)
+    stop.set()
+    serve(home, TrusteeSettings(TrusteeTable(listen="127.0.0.1:0")), stop)
+    assert any(getattr(record, "event", "") == "certificate" for record in caplog.records) == warned
 
 
 @pytest.mark.nightly

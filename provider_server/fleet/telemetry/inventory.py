@@ -92,16 +92,6 @@ Thing = Node | Gpu | NvLink | Nic | Switch
 KINDS: Mapping[str, type[Thing]] = {"node": Node, "gpu": Gpu, "nvlink": NvLink, "nic": Nic, "switch": Switch}
 
 
-class File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An inventory as a TOML file."""
-
-    node: tuple[Node, ...] = ()
-    gpu: tuple[Gpu, ...] = ()
-    nvlink: tuple[NvLink, ...] = ()
-    nic: tuple[Nic, ...] = ()
-    switch: tuple[Switch, ...] = ()
-
-
 @dataclass(frozen=True)
 class Inventory:
     """All of it, in the order of the file."""

@@ -370,7 +370,8 @@ class Rounds:
         """Records why a round stopped: a party is away and it waits, or it ends without a release."""
         round_ = self._provider.unfinished()
         collecting = round_ is not None and round_.state is RoundState.COLLECTING
-        waits = not isinstance(error, Refusal) or isinstance(error, MaskKeysServed)
+        is_tried_again = round_ is not None or self._settings.rounds.every != "manual"
+        waits = is_tried_again and (not isinstance(error, Refusal) or isinstance(error, MaskKeysServed))
         if waits or (collecting and isinstance(error, CohortTooSmall)):
             self._note_waiting(error, clock.stage)
             return

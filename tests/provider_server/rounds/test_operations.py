@@ -393,6 +393,14 @@ def test_a_round_that_nothing_opened_waits_and_is_not_refused(running: Running, 
     assert running.value("pharoah_rounds_total", outcome="released") == 1
 
 
+def test_what_fails_by_hand_before_a_round_is_open_does_not_wait_where_nobody_tries_it_again(running: Running) -> None:
+    running.link.error = RunFailed("Flower does not answer")
+    with pytest.raises(RunFailed):
+        running.rounds("manual").hold(None)
+    assert running.value("pharoah_round_waiting") == 0
+    assert running.value("pharoah_rounds_total", outcome="refused") == 1
+
+
 def test_a_refusal_ends_the_round(running: Running, records: pytest.LogCaptureFixture) -> None:
     running.last.error = AlreadyAnswered("another set")
     assert not running.rounds().step()
